@@ -1,0 +1,184 @@
+"""Introduce each hazard of the specification into a copy and see at least one test fail: `make mutants`.
+
+Reads tests/mutants/*.toml. Each mutant replaces text in one file of a copy of the package and runs the tests it names, without
+touching the working tree. Prints a table; exits 1 when a mutant survives or no longer applies, or when the untouched copy fails.
+
+    python scripts/mutants.py [--only TEXT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path("src/rollbook/objectives")
+TESTS = Path("tests/laws/objectives")
+COPIED = (PACKAGE, TESTS, Path("tests/golden/objectives"))
+TIMEOUT_S = 180
+LOADED = (hypothesis, torch)  # before the fork, so that no child has to
+CONFTEST = """from hypothesis import Phase, settings
+
+settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], database=None)
+settings.load_profile("mutants")
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One replacement in one file, and the tests that must notice.
+
+    Example: Mutant(id="k3-reads-d-backwards", hazard=0, file="kl.py", old="x", new="-x", tests=("test_kl.py",))
+    """
+
+    id: str
+    hazard: int
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    mutant: Mutant
+    killed: bool
+    by: str
+    seconds: float
+
+
+def load(folder: Path) -> list[Mutant]:
+    """Every mutant of the folder's files; ids are unique."""
+    records = [record for path in sorted(folder.glob("*.toml")) for record in tomllib.loads(path.read_text())["mutant"]]
+    mutants = [
+        Mutant(
+            id=record["id"],
+            hazard=record["hazard"],
+            file=record["file"],
+            old=record["old"],
+            new=record["new"],
+            tests=tuple(record["tests"]),
+        )
+        for record in records
+    ]
+    if len({mutant.id for mutant in mutants}) != len(mutants):
+        raise SystemExit("mutant ids must be unique")
+    return mutants
+
+
+def copy_tree(target: Path) -> None:
+    """What the tests need: the package, its tests, the papers page; hypothesis does not shrink what it finds."""
+    for path in COPIED:
+        shutil.copytree(ROOT / path, target / path, ignore=shutil.ignore_patterns("__pycache__"))
+    (target / "src/rollbook/__init__.py").write_text('"""Copy for mutation."""\n')
+    (target / "docs").mkdir()
+    shutil.copy(ROOT / "docs/papers.md", target / "docs/papers.md")
+    (target / "pytest.ini").write_text("[pytest]\n")
+    (target / "conftest.py").write_text(CONFTEST)
+
+
+def run_tests(target: Path, tests: list[str]) -> tuple[bool, str]:
+    """Whether the tests pass in the copy, and the first failure. A forked child runs them: torch is loaded already."""
+    report = target / "report.txt"
+    child = os.fork()
+    if child == 0:
+        _run_in_child(target, report, tests)
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            break
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return False, "timed out"
+        time.sleep(0.02)
+    text = report.read_text()
+    failures = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    first = failures[0].split(" - ")[0].split("::")[-1].removeprefix("ERROR ") if failures else text[-300:]
+    return os.waitstatus_to_exitcode(status) == 0, first
+
+
+def _run_in_child(target: Path, report: Path, tests: list[str]) -> NoReturn:
+    """In the child: only the copy's package is importable as rollbook; leaves with pytest's status."""
+    code = 3
+    try:
+        with report.open("w") as out:
+            os.dup2(out.fileno(), 1)
+            os.dup2(out.fileno(), 2)
+            os.chdir(target)
+            sys.path.insert(0, str(target / "src"))
+            os.environ["PYTHONPATH"] = str(target / "src")
+            sys.dont_write_bytecode = True
+            options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+            code = int(pytest.main([*options, *tests]))
+            sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+def try_mutant(mutant: Mutant) -> Outcome:
+    """Apply one mutant to a fresh copy and run its tests."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        target = Path(name)
+        copy_tree(target)
+        path = target / PACKAGE / mutant.file
+        text = path.read_text()
+        if mutant.old not in text:
+            return Outcome(mutant=mutant, killed=False, by="does not apply: the replaced text is gone", seconds=0.0)
+        path.write_text(text.replace(mutant.old, mutant.new))
+        passed, first = run_tests(target, [str(TESTS / test) for test in mutant.tests])
+    by = "SURVIVED" if passed else first
+    return Outcome(mutant=mutant, killed=not passed, by=by, seconds=time.monotonic() - began)
+
+
+def clean_copy_passes(mutants: list[Mutant]) -> bool:
+    """Whether the copy works at all before anything is broken in it, and is what gets imported."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        target = Path(name)
+        copy_tree(target)
+        origin = "import rollbook.objectives as o\n\n\ndef test_origin():\n    assert o.__file__.startswith({0!r})\n"
+        (target / "test_origin.py").write_text(origin.format(str(target)))
+        tests = sorted({str(TESTS / test) for mutant in mutants for test in mutant.tests})
+        passed, first = run_tests(target, ["test_origin.py", *tests])
+        if not passed:
+            print(f"the untouched copy fails: {first}")
+        return passed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="run the mutants whose id contains this text")
+    arguments = parser.parse_args()
+    mutants = [mutant for mutant in load(ROOT / "tests/mutants") if arguments.only in mutant.id]
+    if not mutants or not clean_copy_passes(mutants):
+        return 1
+    outcomes = []
+    print(f"{'hazard':>6}  {'mutant':<52} {'s':>5}  killed by")
+    for outcome in map(try_mutant, mutants):
+        outcomes.append(outcome)
+        hazard = str(outcome.mutant.hazard or "-")
+        print(f"{hazard:>6}  {outcome.mutant.id:<52} {outcome.seconds:>5.1f}  {outcome.by}", flush=True)
+    survivors = [outcome for outcome in outcomes if not outcome.killed]
+    print(f"{len(outcomes) - len(survivors)} of {len(outcomes)} mutants killed")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""The command line. Imports no torch; what a command needs is imported when it runs."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rollbook import __version__
+from rollbook.records.errors import RollbookError, Stopped
+
+_OS_REFUSALS = {
+    errno.ENOSPC: ("no space left on the device", "free some space"),
+    errno.EDQUOT: ("the disk quota is used up", "free some space"),
+    errno.EROFS: ("the file system is read-only", "choose another folder with --out"),
+    errno.EACCES: ("permission denied", "choose another folder with --out, or change its permissions"),
+    errno.EPERM: ("operation not permitted", "choose another folder with --out, or change its permissions"),
+}
+
+
+class Refusing(click.Group):
+    """Prints refusals in their four parts and exits with their code; other exceptions are bugs and keep their traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RollbookError as error:
+            _leave(ctx, error)
+        except KeyboardInterrupt:
+            _leave(ctx, Stopped("stopped"))
+        except OSError as error:
+            if error.errno not in _OS_REFUSALS:
+                raise
+            _leave(ctx, disk_refusal(error))
+        except Exception as error:  # writers in native code raise their own kinds when the disk is full
+            if os.strerror(errno.ENOSPC) not in str(error):
+                raise
+            _leave(ctx, disk_refusal(OSError(errno.ENOSPC, str(error))))
+
+
+def _leave(ctx: click.Context, error: RollbookError) -> None:
+    click.echo(str(error), err=True)
+    ctx.exit(error.exit_code)
+
+
+def disk_refusal(error: OSError) -> RollbookError:
+    """The four-part refusal of a full, read-only or forbidden place."""
+    got, fix = _OS_REFUSALS[error.errno or 0]
+    return RollbookError(f"cannot write {error.filename or 'the run'}", got=got, why="every artifact of a run must be kept",
+                         fix=f"{fix}; a run that had started goes on with `rollbook resume RUN`")
+
+
+@click.group(cls=Refusing, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="rollbook")
+def main() -> None:
+    """Post-training for language models, on the record."""
+
+
+@main.command()
+@click.argument("recipe", default="magistral-small")
+@click.option("--scale", default="lab", show_default=True, help="lab, tiny, or full (the true scale).")
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a value; recorded as yours. Repeatable.")
+@click.option("--out", type=click.Path(path_type=Path), help="Run folder, must not exist. Default: runs/NAME-SCALE-seedN.")
+@click.pass_context
+def run(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...], out: Path | None) -> None:
+    """Run RECIPE, a built-in name or a YAML file (default: magistral-small)."""
+    from rollbook.cli_output import check_new_run, show_start
+    from rollbook.cli_progress import live_progress
+    from rollbook.recipes import load, resolve
+
+    resolved = resolve(load(recipe), scale, overrides)
+    folder = out or Path("runs") / f"{resolved.name}-{resolved.scale}-seed{resolved.settings.run.seed}"
+    check_new_run(folder, resolved.settings.model)
+    show_start(resolved, folder)
+    from rollbook.orchestration.run import run_recipe
+
+    try:
+        with live_progress() as progress:
+            ctx.exit(run_recipe(resolved, folder, progress))
+    except KeyboardInterrupt:
+        raise _stopped(folder) from None
+
+
+@main.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.pass_context
+def resume(ctx: click.Context, run_folder: Path) -> None:
+    """Continue RUN from its last record."""
+    from rollbook.cli_output import check_existing_run
+    from rollbook.cli_progress import live_progress
+
+    check_existing_run(run_folder)
+    from rollbook.orchestration.run import resume_run
+
+    try:
+        with live_progress() as progress:
+            ctx.exit(resume_run(run_folder, progress))
+    except KeyboardInterrupt:
+        raise _stopped(run_folder) from None
+
+
+@main.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+def report(run_folder: Path) -> None:
+    """Write RUN/report.html again."""
+    from rollbook.cli_output import check_existing_run
+
+    check_existing_run(run_folder)
+    from rollbook.report.page import write_report
+
+    click.echo(str(write_report(run_folder)))
+
+
+@main.group(invoke_without_command=True)
+@click.pass_context
+def recipes(ctx: click.Context) -> None:
+    """List the built-in recipes; show or check one."""
+    if ctx.invoked_subcommand is None:
+        from rollbook.cli_output import show_recipes
+
+        show_recipes()
+
+
+@recipes.command("show")
+@click.argument("name")
+@click.option("--scale", default="full", show_default=True, help="lab, tiny, or full (the true scale).")
+def recipes_show(name: str, scale: str) -> None:
+    """Show every value of recipe NAME with its label and source."""
+    from rollbook.cli_output import show_recipe
+    from rollbook.recipes import load
+
+    show_recipe(load(name), scale)
+
+
+@recipes.command("check")
+@click.argument("file")
+def recipes_check(file: str) -> None:
+    """Check FILE (or a built-in name) at each of its scales."""
+    from rollbook.cli_output import check_recipe
+    from rollbook.recipes import load
+
+    check_recipe(load(file))
+
+
+def _stopped(folder: Path) -> Stopped:
+    started = os.path.lexists(folder)
+    return Stopped("stopped", why="everything up to the last record boundary is kept" if started else "nothing was written",
+                   fix=f"go on with `rollbook resume {folder}`" if started else None)

@@ -1,0 +1,1 @@
+"""Did it improve: protocols, statistics, comparisons."""

@@ -1,0 +1,1 @@
+"""What is known: claims with labels and scope."""

@@ -1,0 +1,1 @@
+"""What to learn: admission, credit, packed batches."""

@@ -1,0 +1,153 @@
+"""From admitted groups to the packed batch of one optimizer step.
+
+Legend: T action tokens of the step in sequence order, S sequences, G groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rollbook.experience.admission import AdmittedGroup
+from rollbook.objectives import ActionTokens, Term, sequence_weight
+from rollbook.objectives.core import Objective
+from rollbook.objectives.credit import Measured, assign_credit
+from rollbook.records import Credit, Experience, RecordError, TermSpec, encode
+from rollbook.records.recipe import Nested
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """One optimizer step's input: sequences in order, their action tokens end to end, one weight per term and token.
+
+    `plan` lists the sequences of each micro-batch. `anchor_T` and `reference_T` are None unless the objective reads them.
+    """
+
+    members: tuple[Experience, ...]
+    group_S: Tensor
+    length_S: Tensor
+    seq_T: Tensor
+    token_T: Tensor
+    behavior_T: Tensor
+    version_T: Tensor
+    advantage_T: Tensor
+    anchor_T: Tensor | None
+    reference_T: Tensor | None
+    terms: tuple[TermSpec, ...]
+    weight_KT: Tensor
+    plan: tuple[tuple[int, ...], ...]
+    credit: Credit
+
+    def tokens(self, index_T: Tensor, logp_T: Tensor) -> ActionTokens:
+        """The objective's view of some of the tokens."""
+        def pick(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value[index_T]
+        return ActionTokens(logp_T=logp_T, seq_T=self.seq_T[index_T], length_S=self.length_S,
+                            advantage_T=self.advantage_T[index_T], behavior_T=self.behavior_T[index_T],
+                            anchor_T=pick(self.anchor_T), reference_T=pick(self.reference_T))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is stored of the batch, by name."""
+        named = {"token_ids": self.token_T, "seq": self.seq_T, "group": self.group_S, "length": self.length_S,
+                 "behavior": self.behavior_T, "version": self.version_T, "advantage": self.advantage_T, "weight": self.weight_KT,
+                 "anchor": self.anchor_T, "reference": self.reference_T}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def minibatches(groups: Sequence[AdmittedGroup], count: int) -> tuple[tuple[AdmittedGroup, ...], ...]:
+    """The groups cut into at most `count` parts of nearly equal size, between groups; no part is empty."""
+    parts = min(count, len(groups))
+    bounds = [len(groups) * i // parts for i in range(parts + 1)] if parts else []
+    return tuple(tuple(groups[a:b]) for a, b in zip(bounds, bounds[1:], strict=False))
+
+
+def credited(parts: Sequence[Sequence[AdmittedGroup]], objective: Objective, scope: str) -> tuple[Credit, ...]:
+    """One credit record per minibatch; the rule sees the whole step, so that it may normalise over either."""
+    groups = [one for part in parts for one in part]
+    members = [member for one in groups for member in one.members]
+    reward_S = torch.tensor([m.verdict.vector.total for m in members], dtype=torch.float64)
+    group_S = torch.tensor([g for g, one in enumerate(groups) for _ in one.members], dtype=torch.long)
+    part_S = torch.tensor([p for p, part in enumerate(parts) for one in part for _ in one.members], dtype=torch.long)
+    rule = objective.credit
+    given = assign_credit(rule, Measured(reward_S=reward_S, group_S=group_S, seq_T=torch.arange(len(members)), minibatch_S=part_S))
+    if given.advantage_S is None:
+        raise RecordError("this credit rule gives no advantage per sequence", got=type(rule).__name__,
+                          why="rules per token need a critic or step rewards", fix="use a per-sequence rule")
+    records, at = [], 0
+    for index, part in enumerate(parts):
+        size = sum(len(one.members) for one in part)
+        here = slice(at, at + size)
+        records.append(Credit(
+            scope=f"{scope}/{index}", rule=_plain(rule), traces=tuple(m.trace.id for m in members[here]),
+            group_of=tuple(one.id for one in part for _ in one.members), reward=tuple(reward_S[here].tolist()),
+            advantage=tuple(given.advantage_S[here].tolist()), gamma=None, lam=None, baseline="group mean",
+            normalized_over="minibatch" if type(rule).__name__ == "MinibatchStandardized" else type(rule).__name__))
+        at += size
+    return tuple(records)
+
+
+def pack(part: Sequence[AdmittedGroup], credit: Credit, objective: Objective, *, max_tokens: int,
+         max_length: int | None) -> Packed:
+    """The batch of one optimizer step; weights are fixed here, once, over all its sequences."""
+    members = tuple(member for one in part for member in one.members)
+    group_S = torch.tensor([g for g, one in enumerate(part) for _ in one.members], dtype=torch.long)
+    length_S = torch.tensor([m.trace.action_count for m in members], dtype=torch.long)
+    seq_T = torch.repeat_interleave(torch.arange(len(members)), length_S)
+    segments = [list(m.trace.policy_segments) for m in members]
+    advantage_S = torch.tensor(credit.advantage, dtype=torch.float32)
+    terms = (TermSpec(name="policy", coefficient=1.0, aggregate=str(objective.aggregate), population="actions"),
+             *(TermSpec(name=t.name, coefficient=t.coefficient, aggregate=str(t.aggregate), population=t.population)
+               for t in objective.extra_terms))
+    weights = [sequence_weight(term.aggregate, length_S, group_S, max_length=max_length)[seq_T] for term in terms]
+    return Packed(
+        members=members, group_S=group_S, length_S=length_S, seq_T=seq_T,
+        token_T=torch.tensor([t for ss in segments for s in ss for t in s.token_ids], dtype=torch.long),
+        behavior_T=torch.tensor([x for ss in segments for s in ss for x in s.logps or ()], dtype=torch.float32),
+        version_T=torch.tensor([s.version for ss in segments for s in ss for _ in s.token_ids], dtype=torch.long),
+        advantage_T=advantage_S[seq_T], anchor_T=None, reference_T=None, terms=terms, weight_KT=torch.stack(weights),
+        plan=micro_batches(part, max_tokens), credit=credit)
+
+
+def with_scores(packed: Packed, *, anchor_T: Tensor | None, reference_T: Tensor | None) -> Packed:
+    """The batch with the log-probs its objective reads."""
+    return replace(packed, anchor_T=anchor_T, reference_T=reference_T)
+
+
+def micro_batches(part: Sequence[AdmittedGroup], max_tokens: int) -> tuple[tuple[int, ...], ...]:
+    """Sequence indices per micro-batch: whole groups, longest first into the fullest bin that holds them.
+
+    A group longer than `max_tokens` gets a micro-batch of its own.
+    """
+    sizes, first = [], 0
+    for one in part:
+        own = sum(len(m.trace.token_ids) - len(m.trace.prompt_ids) for m in one.members)
+        sizes.append((len(one.members[0].trace.prompt_ids) + own, first, len(one.members)))
+        first += len(one.members)
+    bins: list[tuple[int, list[int]]] = []
+    for size, start, count in sorted(sizes, key=lambda item: (-item[0], item[1])):
+        fitting = [i for i, (used, _) in enumerate(bins) if used + size <= max_tokens]
+        where = max(fitting, key=lambda i: bins[i][0], default=None)
+        held = list(range(start, start + count))
+        if where is None:
+            bins.append((size, held))
+        else:
+            bins[where] = (bins[where][0] + size, bins[where][1] + held)
+    return tuple(tuple(sorted(held)) for _, held in bins)
+
+
+def evaluate(objective: Objective, packed: Packed, index_T: Tensor, logp_T: Tensor) -> tuple[list[Term], Tensor]:
+    """The terms of some of the tokens, in the order of `packed.terms`, and which of them the trust rule clipped."""
+    tokens = packed.tokens(index_T, logp_T)
+    policy = objective(tokens)
+    first = packed.terms[0]
+    terms = [Term(first.name, policy.loss_T, first.coefficient, first.aggregate, first.population)]
+    terms += [extra.term(tokens) for extra in objective.extra_terms]
+    return terms, policy.clipped_T
+
+
+def _plain(rule: object) -> Mapping[str, Nested]:
+    document = encode(rule)
+    return {key: value for key, value in document.items() if not isinstance(value, (list, dict))}

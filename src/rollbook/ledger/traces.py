@@ -1,0 +1,251 @@
+"""Trace tables: traces, verdicts and outcomes to Parquet rows and back, with the same content ids."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+
+from rollbook.ledger import columns
+from rollbook.ledger.encoding import record_id, refuse_whole_floats
+from rollbook.ledger.kinds import TraceTable
+from rollbook.ledger.tables import ids_root, open_table, save
+from rollbook.records import (
+    AbsentComponent,
+    Component,
+    LedgerError,
+    Outcome,
+    RecordError,
+    RewardVector,
+    Scored,
+    Segment,
+    Trace,
+    TraceId,
+    Unscored,
+    Verdict,
+    VerifierStamp,
+)
+from rollbook.records.codec import nearest
+
+Row = tuple[Trace, Verdict | None, Outcome]
+BATCH_ROWS = 512
+GROUP_TOKENS = 2**20
+GROUP_ROWS = 8192
+
+
+def write_rows(root: Path, path: str, name: str, rows: Sequence[Row]) -> TraceTable:
+    """Commits the rows to a table file and returns the record of it, to be logged by the caller."""
+    ids = [record_id(trace) for trace, _, _ in rows]
+    table = _table(ids, rows)
+    tokens = sum(len(segment.token_ids) for trace, _, _ in rows for segment in trace.segments)
+    group_rows = max(1, min(GROUP_ROWS, GROUP_TOKENS * max(len(rows), 1) // max(tokens, 1)))
+    observed = save(root, path, table, use_dictionary=columns.REPETITIVE, use_byte_stream_split=["logps.list.element"],
+                    row_group_size=group_rows)
+    return TraceTable(name=name, rows=len(rows), tokens=tokens, root=rows_root(ids, rows), observed=observed)
+
+
+def rows_root(ids: Sequence[str], rows: Sequence[Row]) -> str:
+    """One hash for the ids of the traces, verdicts (`-` where there is none) and outcomes, row by row."""
+    return ids_root(item for identity, (_, verdict, outcome) in zip(ids, rows, strict=True)
+                    for item in (identity, "-" if verdict is None else record_id(verdict), record_id(outcome)))
+
+
+def match(traces: Sequence[Trace], verdicts: Sequence[Verdict], outcomes: Sequence[Outcome]) -> list[Row]:
+    """Each trace with its verdict (by trace id, None where there is none) and its one outcome (by attempt)."""
+    verdict_of = _unique("verdict", [(verdict.trace, verdict) for verdict in verdicts])
+    outcome_of = _unique("outcome", [(outcome.attempt, outcome) for outcome in outcomes])
+    _unique("trace", [(trace.attempt, trace) for trace in traces])
+    rows: list[Row] = []
+    for trace in traces:
+        outcome = outcome_of.pop(trace.attempt, None)
+        if outcome is None:
+            raise RecordError(f"attempt {trace.attempt} has a trace but no outcome", why="every attempt ends with exactly one",
+                              fix="give an outcome for each trace")
+        rows.append((trace, verdict_of.pop(TraceId(record_id(trace)), None), outcome))
+    for kind, left, fix in (("verdict", verdict_of, "give the trace it judges in the same table"),
+                            ("outcome", outcome_of, "append the outcome of an attempt without a trace as a record of its own")):
+        if left:
+            raise RecordError(f"{len(left)} {kind}s have no trace in this table", got=", ".join(list(left)[:3]), fix=fix)
+    return rows
+
+
+def _unique(what: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise RecordError(f"{key} has more than one {what}", why="exactly one is final")
+        found[key] = value
+    return found
+
+
+def _table(ids: Sequence[str], rows: Sequence[Row]) -> pa.Table:
+    traces = [trace for trace, _, _ in rows]
+    token_ids, logps, spans = _token_columns(traces)
+    data: dict[str, Any] = {
+        "id": ids, "token_ids": token_ids, "logps": logps, "spans": spans,
+        "observed": [list(trace.observed.items()) for trace in traces],
+        **{name: [getattr(trace, name) for trace in traces]
+           for name in ("attempt", "task", "group", "envelope", "stop_reason", "text")},
+        "family": [outcome.family for _, _, outcome in rows],
+        "outcome": [outcome.code for _, _, outcome in rows],
+        "outcome_detail": [outcome.detail for _, _, outcome in rows],
+    }
+    verdicts = [_verdict_columns(verdict) for _, verdict, _ in rows]
+    data |= {name: [verdict.get(name) for verdict in verdicts] for name, _ in columns.VERDICT}
+    try:
+        return pa.table(data, schema=columns.SCHEMA)
+    except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
+        raise RecordError("a trace, verdict or outcome has a value that its column cannot hold", got=str(error)[:200],
+                          why="text must be valid Unicode and integers fit in 32 bits", fix="mend it where it is made") from error
+
+
+def _token_columns(traces: Sequence[Trace]) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Token ids, log-probs (null where nobody sampled) and owner spans, one list per trace."""
+    ids, logps, sampled = array("i"), array("f"), bytearray()
+    owners: list[str] = []
+    lengths, versions = array("i"), []
+    token_ends, span_ends = array("i", [0]), array("i", [0])
+    for trace in traces:
+        for segment in trace.segments:
+            count = len(segment.token_ids)
+            ids.extend(_integers(segment.token_ids, trace))
+            logps.extend(bytes(count) if segment.logps is None else _float32(segment.logps, trace))
+            sampled += (b"\0" if segment.logps is None else b"\1") * count
+            owners.append(segment.owner)
+            lengths.append(count)
+            versions.append(segment.version)
+        token_ends.append(len(ids))
+        span_ends.append(len(owners))
+    mask = _flat(pa.uint8(), sampled).cast(pa.bool_())
+    values = pa.Array.from_buffers(pa.float32(), len(logps), [mask.buffers()[1], pa.py_buffer(logps)])
+    parts = [pa.array(owners, pa.string()), _flat(pa.int32(), lengths), pa.array(versions, pa.int32())]
+    spans = pa.StructArray.from_arrays(parts, fields=list(columns.SPAN))
+    offsets = _flat(pa.int32(), token_ends)
+    return (pa.ListArray.from_arrays(offsets, _flat(pa.int32(), ids), type=pa.list_(pa.int32())),
+            pa.ListArray.from_arrays(offsets, values, type=pa.list_(pa.float32())),
+            pa.ListArray.from_arrays(_flat(pa.int32(), span_ends), spans, type=pa.list_(columns.SPAN)))
+
+
+def _flat(kind: pa.DataType, values: Any) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _integers(values: tuple[int, ...], trace: Trace) -> array[int]:
+    try:
+        return array("i", values)
+    except (OverflowError, TypeError) as error:
+        raise RecordError(f"a token id of the trace of attempt {trace.attempt} is not a 32-bit integer",
+                          got=str(error)) from error
+
+
+def _float32(values: tuple[float, ...], trace: Trace) -> array[float]:
+    """The values as float32, refused unless they are the same numbers."""
+    if not all(issubclass(kind, float) for kind in set(map(type, values))):
+        raise RecordError(f"a log-prob of the trace of attempt {trace.attempt} is not a float",
+                          why="it would come back as another JSON number and the trace with another id")
+    narrow = array("f", values)
+    if narrow.tolist() != list(values):
+        index = next(i for i, (a, b) in enumerate(zip(narrow, values, strict=True)) if a != b)
+        raise RecordError(f"log-prob {index} of the trace of attempt {trace.attempt} is not a float32 value",
+                          got=repr(values[index]),
+                          why="engines report float32; a longer number was computed elsewhere and would not survive the table",
+                          fix="record the engine's own number")
+    return narrow
+
+
+def _verdict_columns(verdict: Verdict | None) -> dict[str, Any]:
+    match verdict:
+        case None:
+            return {}
+        case Unscored():
+            return {"verdict": "Unscored", "failure_code": verdict.code, "failure_detail": verdict.detail,
+                    "failure_verifier": _stamp(verdict.verifier), "verdict_observed": list(verdict.observed.items())}
+        case Scored():
+            vector = verdict.vector
+            refuse_whole_floats(verdict)
+            return {"verdict": "Scored", "total": vector.total, "accuracy": vector.accuracy, "composition": vector.composition,
+                    "composition_digest": vector.composition_digest, "hidden_test_access": vector.hidden_test_access,
+                    "components": [{"name": part.name, "value": part.value, "confidence": part.confidence, "detail": part.detail,
+                                    "verifier": _stamp(part.verifier)} for part in vector.components],
+                    "absent": [{"name": part.name, "reason": part.reason} for part in vector.absent],
+                    "verdict_observed": list(verdict.observed.items())}
+
+
+def _stamp(stamp: VerifierStamp) -> dict[str, str]:
+    return {"name": stamp.name, "version": stamp.version, "digest": stamp.digest}
+
+
+def read_rows(path: Path, position: str) -> Iterator[Row]:
+    """The rows of a table file in order, with the content ids they were written with, in bounded memory."""
+    names = [name for name, _ in columns.VERDICT]
+    for batch in read_batches(path, position, None):
+        ids = batch.column("id").to_pylist()
+        cells = zip(*(batch.column(name).to_pylist(maps_as_pydicts="strict") for name in names), strict=True)
+        ends = zip(*(batch.column(name).to_pylist() for name, _ in columns.OUTCOME), strict=True)
+        for trace, identity, cell, (family, code, detail) in zip(_traces(batch), ids, cells, ends, strict=True):
+            outcome = Outcome(attempt=trace.attempt, family=family, code=code, detail=detail)
+            yield trace, _verdict(TraceId(identity), dict(zip(names, cell, strict=True)), position), outcome
+
+
+def read_batches(path: Path, position: str, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    """The table as Arrow batches of these columns, or all, in order and in bounded memory."""
+    unknown = [name for name in names or () if name not in columns.SCHEMA.names]
+    if unknown:
+        raise RecordError("a trace table has no such column", got=unknown[0],
+                          fix=f"nearest names: {nearest(unknown[0], columns.SCHEMA.names)}")
+    with open_table(path, columns.SCHEMA, position) as file:
+        yield from file.iter_batches(batch_size=BATCH_ROWS, columns=names)
+
+
+def _traces(batch: pa.RecordBatch) -> list[Trace]:
+    plain = [batch.column(name).to_pylist() for name in ("attempt", "task", "group", "envelope", "stop_reason", "text")]
+    observed = batch.column("observed").to_pylist(maps_as_pydicts="strict")
+    starts, ids = _values(batch.column("token_ids"), "i")
+    logp_starts, logps = _values(batch.column("logps"), "f")
+    if list(logp_starts) != list(starts):
+        raise LedgerError("a trace table has another number of log-probs than of tokens", why="they stand side by side")
+    spans = batch.column("spans").to_pylist()
+    traces = []
+    for start, (attempt, task, group, envelope, stop_reason, text), notes, parts in zip(
+            list(starts)[:-1], zip(*plain, strict=True), observed, spans, strict=True):
+        segments, at = [], start
+        for part in parts:
+            end = at + part["length"]
+            own = part["owner"] == "policy"
+            segments.append(Segment(owner=part["owner"], token_ids=tuple(ids[at:end]), version=part["version"],
+                                    logps=tuple(logps[at:end]) if own else None))
+            at = end
+        traces.append(Trace(attempt=attempt, task=task, group=group, envelope=envelope, segments=tuple(segments),
+                            stop_reason=stop_reason, text=text, observed=notes))
+    return traces
+
+
+def _values(column: pa.ListArray, code: str) -> tuple[Sequence[int], list[Any]]:
+    """Offsets of the lists and the plain values they point into (zero where null)."""
+    values = column.values
+    if not len(values):
+        return column.offsets.to_pylist(), []
+    raw = memoryview(values.buffers()[1])
+    size = array(code).itemsize
+    flat = raw[values.offset * size:(values.offset + len(values)) * size].cast("B").cast(cast(Any, code))
+    return column.offsets.to_pylist(), flat.tolist()
+
+
+def _verdict(trace: TraceId, cell: Mapping[str, Any], position: str) -> Verdict | None:
+    match cell["verdict"]:
+        case None:
+            return None
+        case "Unscored":
+            return Unscored(trace=trace, verifier=VerifierStamp(**cell["failure_verifier"]), code=cell["failure_code"],
+                            detail=cell["failure_detail"], observed=cell["verdict_observed"])
+        case "Scored":
+            parts = tuple(Component(**{**part, "verifier": VerifierStamp(**part["verifier"])}) for part in cell["components"])
+            vector = RewardVector(components=parts, absent=tuple(AbsentComponent(**part) for part in cell["absent"]),
+                                  composition=cell["composition"], composition_digest=cell["composition_digest"],
+                                  total=cell["total"], accuracy=cell["accuracy"], hidden_test_access=cell["hidden_test_access"])
+            return Scored(trace=trace, vector=vector, observed=cell["verdict_observed"])
+        case other:
+            raise LedgerError(f"{position} holds a verdict of an unknown kind", got=repr(other))

@@ -1,0 +1,1 @@
+"""Who answers: weights, tokenizers, chat templates, the one log-prob function."""

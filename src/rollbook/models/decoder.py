@@ -1,0 +1,206 @@
+"""The decoder as a module: parameters under transformers' checkpoint names, forward over packed trees.
+
+Matrix products run in the compute dtype, the residual stream, norms and softmax in fp32.
+Legend: L packed positions, H width, N query heads, K key/value heads, D head size, R = N / K query rows per key head.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rollbook.models.architecture import Architecture
+from rollbook.models.layout import Layout
+
+
+class Norm(nn.Module):
+    """Root-mean-square norm in fp32."""
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight, in fp32."""
+    return F.rms_norm(x.float(), (weight.shape[0],), weight.float(), eps)
+
+
+def rotary_table(architecture: Architecture, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of each position's angles, [*, D] in fp32, halves repeated."""
+    dim = architecture.head_dim
+    frequency = 1.0 / (architecture.rope_theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim))
+    angle = positions.to(torch.float32)[..., None] * frequency
+    angle = torch.cat([angle, angle], dim=-1)
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of [L, heads, D] by [L, D] tables."""
+    half = x.shape[-1] // 2
+    x = x.float()
+    turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
+    return x * cos[:, None] + turned * sin[:, None]
+
+
+class Attention(nn.Module):
+    """Grouped-query attention of packed trees."""
+
+    def __init__(self, a: Architecture):
+        super().__init__()
+        self.a = a
+        self.q_proj = nn.Linear(a.hidden, a.heads * a.head_dim, bias=a.qkv_bias)
+        self.k_proj = nn.Linear(a.hidden, a.kv_heads * a.head_dim, bias=a.qkv_bias)
+        self.v_proj = nn.Linear(a.hidden, a.kv_heads * a.head_dim, bias=a.qkv_bias)
+        self.o_proj = nn.Linear(a.heads * a.head_dim, a.hidden, bias=False)
+        if a.qk_norm:
+            self.q_norm = Norm(a.head_dim, a.norm_eps)
+            self.k_norm = Norm(a.head_dim, a.norm_eps)
+
+    def forward(self, x: Tensor, layout: Layout, tables: tuple[Tensor, Tensor]) -> Tensor:
+        a = self.a
+        q = linear(self.q_proj, x).view(-1, a.heads, a.head_dim)
+        k = linear(self.k_proj, x).view(-1, a.kv_heads, a.head_dim)
+        v = linear(self.v_proj, x).view(-1, a.kv_heads, a.head_dim)
+        if a.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotate(q, *tables).to(x.dtype), rotate(k, *tables).to(x.dtype)
+        return linear(self.o_proj, attend(q, k, v, layout).reshape(x.shape[0], -1))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """Attention output [L, N, D]: prompts over themselves, continuations over their prompt and themselves."""
+    prompts, owns = layout.prompt_slots_GP, layout.own_slots_SC
+    key_GP, value_GP = k[prompts], v[prompts]
+    out_G = _grouped(q[prompts], key_GP, value_GP, layout.prompt_mask_GPP).flatten(0, 1)
+    key_SK = torch.cat([key_GP[layout.group_S], k[owns]], dim=1)
+    value_SK = torch.cat([value_GP[layout.group_S], v[owns]], dim=1)
+    out_S = _grouped(q[owns], key_SK, value_SK, layout.own_mask_SCK).flatten(0, 1)
+    return torch.cat([out_G[layout.prompt_flat_L], out_S[layout.own_flat_L]])
+
+
+def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """[B, Q, N, D] x [B, M, K, D] -> [B, Q, N, D]; the R query heads of a key head become rows of one product."""
+    batch, length, heads, dim = q.shape
+    kv = k.shape[2]
+    rows = q.view(batch, length, kv, heads // kv, dim).permute(0, 2, 3, 1, 4).reshape(batch, kv, -1, dim)
+    bias = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
+    bias = bias[:, None].repeat(1, 1, heads // kv, 1)
+    out = F.scaled_dot_product_attention(rows, k.transpose(1, 2), v.transpose(1, 2), attn_mask=bias)
+    return out.view(batch, kv, heads // kv, length, dim).permute(0, 3, 1, 2, 4).reshape(batch, length, heads, dim)
+
+
+def linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """The layer's product in x's dtype; master weights are cast on the way, so their gradient arrives in fp32."""
+    if type(layer) is not nn.Linear:
+        return layer(x)
+    bias = None if layer.bias is None else layer.bias.to(x.dtype)
+    return F.linear(x, layer.weight.to(x.dtype), bias)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, hidden: int, intermediate: int):
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(self.down_proj, F.silu(linear(self.gate_proj, x)) * linear(self.up_proj, x))
+
+
+class Experts(nn.Module):
+    """Sparse feed-forward: softmax router in fp32, the best k experts, renormalised where the architecture says so."""
+
+    def __init__(self, a: Architecture):
+        super().__init__()
+        self.a = a
+        self.gate = nn.Linear(a.hidden, a.experts, bias=False)
+        self.experts = nn.ModuleList(FeedForward(a.hidden, a.intermediate) for _ in range(a.experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, chosen = route(self.a, linear(self.gate, x))
+        out = torch.zeros(x.shape, dtype=torch.float32)
+        for index, expert in enumerate(self.experts):
+            token, rank = (chosen == index).nonzero(as_tuple=True)
+            if token.numel():
+                out = out.index_add(0, token, expert(x[token]).float() * weight[token, rank, None])
+        return out.to(x.dtype)
+
+
+def route(a: Architecture, router_logits: Tensor) -> tuple[Tensor, Tensor]:
+    """(weights, experts) of each token's chosen experts, [L, k]; gradient flows through the weights, not the choice."""
+    probability = router_logits.float().softmax(-1)
+    weight, chosen = probability.topk(a.experts_per_token, dim=-1)
+    if a.renormalize_experts:
+        weight = weight / weight.sum(-1, keepdim=True)
+    return weight, chosen
+
+
+class Block(nn.Module):
+    """One pre-norm layer."""
+
+    def __init__(self, a: Architecture):
+        super().__init__()
+        self.input_layernorm = Norm(a.hidden, a.norm_eps)
+        self.self_attn = Attention(a)
+        self.post_attention_layernorm = Norm(a.hidden, a.norm_eps)
+        self.mlp: nn.Module = Experts(a) if a.experts else FeedForward(a.hidden, a.intermediate)
+
+    def forward(self, residual: Tensor, layout: Layout, tables: tuple[Tensor, Tensor], dtype: torch.dtype) -> Tensor:
+        residual = residual + self.self_attn(self.input_layernorm(residual).to(dtype), layout, tables).float()
+        return residual + self.mlp(self.post_attention_layernorm(residual).to(dtype)).float()
+
+
+class Body(nn.Module):
+    """Embedding, layers, final norm."""
+
+    def __init__(self, a: Architecture):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(a.vocab, a.hidden)
+        self.layers = nn.ModuleList(Block(a) for _ in range(a.layers))
+        self.norm = Norm(a.hidden, a.norm_eps)
+
+
+class Decoder(nn.Module):
+    """A causal language model whose state dict has transformers' checkpoint names."""
+
+    def __init__(self, a: Architecture):
+        super().__init__()
+        self.architecture = a
+        self.model = Body(a)
+        if not a.tied:
+            self.lm_head = nn.Linear(a.hidden, a.vocab, bias=False)
+
+    @property
+    def head(self) -> Tensor:
+        """Output matrix [V, H]."""
+        return self.model.embed_tokens.weight if self.architecture.tied else self.lm_head.weight
+
+    def forward(self, layout: Layout, dtype: torch.dtype) -> Tensor:
+        """Hidden states after the final norm, [L, H] in `dtype`; one-position shift and softmax live in `logprobs`."""
+        tables = rotary_table(self.architecture, layout.position_L)
+        residual = self.model.embed_tokens(layout.token_L).float()
+        for block in self.model.layers:
+            residual = block(residual, layout, tables, dtype)
+        return self.model.norm(residual).to(dtype)
+
+
+def initialize(decoder: Decoder, seed: int) -> None:
+    """Normal weights with standard deviation 0.02 (residual outputs scaled by depth), norms at one, from one generator."""
+    generator = torch.Generator().manual_seed(seed)
+    depth = (2 * decoder.architecture.layers) ** -0.5
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            if parameter.ndim == 1:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+                continue
+            scale = 0.02 * (depth if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0)
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)

@@ -1,0 +1,80 @@
+"""The only place where hidden states become log-probabilities: temperature, the one-position shift, the softmax.
+
+Legend: T action tokens, L packed positions, H width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rollbook.models.decoder import Decoder
+from rollbook.models.layout import Layout
+
+CHUNK = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Per action token: log-prob of the sampled token (nats, with gradient) and entropy of its distribution (no gradient)."""
+
+    logp_T: Tensor
+    entropy_T: Tensor
+
+
+def action_logprobs(decoder: Decoder, layout: Layout, *, temperature: float, dtype: torch.dtype) -> Scores:
+    """Log-probs of the layout's action tokens at sampling temperature, through a head that never holds T x V."""
+    hidden_TH = decoder(layout, dtype)[layout.predictor_T]
+    logp_T, entropy_T = _ChunkedHead.apply(hidden_TH, decoder.head, layout.target_T, temperature)
+    return Scores(logp_T=logp_T, entropy_T=entropy_T)
+
+
+class _ChunkedHead(torch.autograd.Function):
+    """log softmax(h W^T / temperature)[target], with logits recomputed in backward chunk by chunk."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        weight = head.to(hidden.dtype)
+        logp = torch.empty(hidden.shape[0], dtype=torch.float32)
+        entropy = torch.empty_like(logp)
+        normalizer = torch.empty_like(logp)
+        for at in range(0, hidden.shape[0], CHUNK):
+            part = slice(at, at + CHUNK)
+            logits = scaled_logits(hidden[part], weight, temperature)
+            normalizer[part] = logits.logsumexp(-1)
+            logp[part] = logits.gather(1, target[part, None])[:, 0] - normalizer[part]
+            entropy[part] = _entropy(logits, normalizer[part])
+        ctx.save_for_backward(hidden, head, target, normalizer)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropy)
+        return logp, entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad_logp: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        hidden, head, target, normalizer = ctx.saved_tensors
+        weight = head.to(hidden.dtype)
+        grad_hidden = torch.empty_like(hidden)
+        grad_head = torch.zeros(head.shape, dtype=torch.float32)
+        for at in range(0, hidden.shape[0], CHUNK):
+            part = slice(at, at + CHUNK)
+            slope = scaled_logits(hidden[part], weight, ctx.temperature).sub_(normalizer[part, None]).exp_()
+            scale = grad_logp[part, None] / ctx.temperature
+            slope.mul_(-scale).scatter_add_(1, target[part, None], scale)
+            slope = slope.to(hidden.dtype)
+            grad_hidden[part] = slope @ weight
+            grad_head += slope.T @ hidden[part]
+        return grad_hidden, grad_head.to(head.dtype), None, None
+
+
+def scaled_logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """fp32 logits [*, V] divided by the sampling temperature."""
+    logits = (hidden @ weight.T).float()
+    return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _entropy(logits: Tensor, normalizer: Tensor) -> Tensor:
+    logp = logits - normalizer[:, None]
+    return -(logp.exp() * logp).sum(-1)

@@ -1,0 +1,81 @@
+"""Weights on disk and their hashes: safetensors under transformers' names, loadable with `from_pretrained`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rollbook.models.architecture import to_config
+from rollbook.models.decoder import Decoder
+from rollbook.models.tokenizer import ChatTokenizer
+from rollbook.records import ModelError
+
+
+def weight_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """SHA-256 over names, shapes, dtypes and bytes, in name order."""
+    state = hashlib.sha256()
+    for name, tensor in sorted(tensors, key=lambda item: item[0]):
+        flat = tensor.detach().contiguous()
+        state.update(f"{name} {flat.dtype} {tuple(flat.shape)}\n".encode())
+        state.update(flat.view(torch.uint8).numpy().data)
+    return state.hexdigest()
+
+
+def published_hash(decoder: Decoder, dtype: torch.dtype) -> str:
+    """The hash an engine must report after loading these weights: matrices in its compute dtype, norms in fp32."""
+    return weight_hash((name, p.detach().to(torch.float32 if name.endswith(("norm.weight", "layernorm.weight")) else dtype))
+                       for name, p in decoder.named_parameters())
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a checkpoint folder, sharded or not."""
+    index = folder / "model.safetensors.index.json"
+    files = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else ["model.safetensors"]
+    tensors: dict[str, Tensor] = {}
+    for name in files:
+        if not (folder / name).is_file():
+            raise ModelError("the model folder lacks its weights", got=f"{folder}/{name} is missing",
+                             fix="give a folder that from_pretrained could load")
+        with safe_open(str(folder / name), framework="pt") as handle:
+            tensors |= {key: handle.get_tensor(key) for key in handle.keys()}
+    return tensors
+
+
+def load_into(decoder: Decoder, tensors: Mapping[str, Tensor]) -> None:
+    """Copies tensors into fp32 master weights; missing and unexpected names are refused."""
+    own = dict(decoder.named_parameters())
+    given = dict(tensors)
+    if decoder.architecture.tied:
+        given.pop("lm_head.weight", None)
+    missing, extra = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+    extra = [name for name in extra if not name.endswith("rotary_emb.inv_freq")]
+    if missing or extra:
+        raise ModelError("the checkpoint does not fit its architecture",
+                         got=f"missing {missing[:3]}{'…' if len(missing) > 3 else ''}, unexpected {extra[:3]}")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            if parameter.shape != given[name].shape:
+                raise ModelError(f"weight {name} has another shape than its architecture says",
+                                 got=f"{tuple(given[name].shape)} for {tuple(parameter.shape)}")
+            parameter.copy_(given[name])
+
+
+def save_checkpoint(folder: Path, decoder: Decoder, tokenizer: ChatTokenizer) -> None:
+    """A complete model folder, written beside and renamed into place."""
+    part = folder.with_name(folder.name + ".part")
+    part.mkdir(parents=True, exist_ok=True)
+    save_file({name: p.detach() for name, p in decoder.named_parameters()}, str(part / "model.safetensors"),
+              metadata={"format": "pt"})
+    (part / "config.json").write_text(json.dumps(to_config(decoder.architecture), indent=1, sort_keys=True))
+    stops = sorted(tokenizer.stop_ids)
+    (part / "generation_config.json").write_text(json.dumps({"eos_token_id": stops, "do_sample": True}, indent=1))
+    tokenizer.save(part)
+    os.replace(part, folder)

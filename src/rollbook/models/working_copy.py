@@ -1,0 +1,222 @@
+"""The weights as the embedded engine reads them: one fused copy per publication in the compute dtype, and its two passes.
+
+Legend: B rows being decoded, P padded prompt length, M cached positions, H width, N query heads, K key/value heads,
+R = N / K, D head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rollbook.models.architecture import Architecture
+from rollbook.models.decoder import Decoder, rms_norm, rotary_table, rotate, route
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedFeedForward:
+    """Gate and up projection in one product."""
+
+    gate_up: Tensor
+    down: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = F.linear(x, self.gate_up).chunk(2, dim=-1)
+        return F.linear(F.silu(gate) * up, self.down)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedExperts:
+    """Sparse feed-forward with the same router as the learner's."""
+
+    architecture: Architecture
+    gate: Tensor
+    experts: tuple[FusedFeedForward, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weight, chosen = route(self.architecture, F.linear(x, self.gate))
+        out = torch.zeros(x.shape, dtype=torch.float32)
+        for index, expert in enumerate(self.experts):
+            token, rank = (chosen == index).nonzero(as_tuple=True)
+            if token.numel():
+                out.index_add_(0, token, expert(x[token]).float() * weight[token, rank, None])
+        return out.to(x.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedLayer:
+    """One layer's weights; norms stay in fp32."""
+
+    norm_in: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Tensor
+    norm_mid: Tensor
+    feed: FusedFeedForward | FusedExperts
+
+
+@dataclass(slots=True, kw_only=True)
+class Cache:
+    """Keys and values of B rows, [layers, B, K, M, D] each, and how many positions of each row are filled."""
+
+    key: Tensor
+    value: Tensor
+    length_B: Tensor
+
+    def select(self, rows: Tensor) -> Cache:
+        """The cache of some rows, in their order."""
+        return Cache(key=self.key[:, rows], value=self.value[:, rows], length_B=self.length_B[rows])
+
+
+class WorkingCopy:
+    """Fused weights of one policy version and the two passes over them: prefill and decode."""
+
+    def __init__(self, decoder: Decoder, dtype: torch.dtype):
+        self.architecture = a = decoder.architecture
+        self.dtype = dtype
+        with torch.no_grad():
+            self.embedding = _copy(decoder.model.embed_tokens.weight, dtype)
+            self.head = self.embedding if a.tied else _copy(decoder.head, dtype)
+            self.layers = tuple(_fuse(layer, a, dtype) for layer in decoder.model.layers)
+            self.norm = _copy(decoder.model.norm.weight, torch.float32)
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        """The copy's tensors under the decoder's parameter names, fused ones taken apart again."""
+        a = self.architecture
+        yield "model.embed_tokens.weight", self.embedding
+        yield "model.norm.weight", self.norm
+        if not a.tied:
+            yield "lm_head.weight", self.head
+        for index, layer in enumerate(self.layers):
+            yield from ((f"model.layers.{index}.{name}", tensor) for name, tensor in _unfuse(layer, a))
+
+    @torch.inference_mode()
+    def prefill(self, token_BP: Tensor, length_B: Tensor, capacity: int) -> tuple[Tensor, Cache]:
+        """Logits [B, V] after each row's last prompt token, and the cache of the prompts with room for `capacity` positions."""
+        a = self.architecture
+        rows, width = token_BP.shape
+        shape = (a.layers, rows, a.kv_heads, capacity, a.head_dim)
+        cache = Cache(key=torch.zeros(shape, dtype=self.dtype), value=torch.zeros(shape, dtype=self.dtype), length_B=length_B)
+        place = torch.arange(width)
+        mask = place[:, None] >= place[None, :]
+        if a.window is not None:
+            mask &= place[:, None] - place[None, :] < a.window
+        tables = rotary_table(a, place.repeat(rows))
+        residual = self.embedding[token_BP.flatten()].float()
+        for index, layer in enumerate(self.layers):
+            q, k, v = self._project(layer, residual, tables)
+            q, k, v = (x.view(rows, width, -1, a.head_dim).transpose(1, 2) for x in (q, k, v))
+            cache.key[index, :, :, :width], cache.value[index, :, :, :width] = k, v
+            bias = torch.zeros(mask.shape, dtype=self.dtype).masked_fill_(~mask, float("-inf")).repeat(a.group, 1)
+            rowed = q.reshape(rows, a.kv_heads, a.group * width, a.head_dim)
+            mixed = F.scaled_dot_product_attention(rowed, k, v, attn_mask=bias)
+            mixed = mixed.view(rows, a.heads, width, a.head_dim).transpose(1, 2).reshape(rows * width, -1)
+            residual = self._finish(layer, residual, mixed)
+        last = residual.view(rows, width, -1)[torch.arange(rows), length_B - 1]
+        return self.logits(last), cache
+
+    @torch.inference_mode()
+    def decode(self, token_B: Tensor, cache: Cache) -> Tensor:
+        """Logits [B, V] after one more token per row; appends it to the cache."""
+        a = self.architecture
+        rows = token_B.shape[0]
+        row = torch.arange(rows)
+        at = cache.length_B
+        seen = int(at.max()) + 1
+        place = torch.arange(seen)
+        mask = place[None, :] <= at[:, None]
+        if a.window is not None:
+            mask &= at[:, None] - place[None, :] < a.window
+        bias = torch.zeros(mask.shape, dtype=torch.float32).masked_fill_(~mask, float("-inf"))[:, None, None]
+        tables = rotary_table(a, at)
+        scale = a.head_dim ** -0.5
+        residual = self.embedding[token_B].float()
+        for index, layer in enumerate(self.layers):
+            q, k, v = self._project(layer, residual, tables)
+            cache.key[index, row, :, at] = k
+            cache.value[index, row, :, at] = v
+            score = q.view(rows, a.kv_heads, a.group, a.head_dim) @ cache.key[index, :, :, :seen].transpose(-1, -2)
+            weight = torch.softmax(score.float().mul_(scale).add_(bias), dim=-1).to(self.dtype)
+            mixed = (weight @ cache.value[index, :, :, :seen]).reshape(rows, -1)
+            residual = self._finish(layer, residual, mixed)
+        cache.length_B = at + 1
+        return self.logits(residual)
+
+    def logits(self, residual: Tensor) -> Tensor:
+        """fp32 logits [*, V] of the final hidden states."""
+        hidden = rms_norm(residual, self.norm, self.architecture.norm_eps).to(self.dtype)
+        return F.linear(hidden, self.head).float()
+
+    def _project(self, layer: FusedLayer, residual: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        a = self.architecture
+        x = rms_norm(residual, layer.norm_in, a.norm_eps).to(self.dtype)
+        mixed = F.linear(x, layer.qkv, layer.qkv_bias).view(x.shape[0], -1, a.head_dim)
+        q, k, v = mixed.split([a.heads, a.kv_heads, a.kv_heads], dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = rms_norm(q, layer.q_norm, a.norm_eps), rms_norm(k, layer.k_norm, a.norm_eps)
+        cos, sin = tables
+        return rotate(q, cos, sin).to(self.dtype), rotate(k, cos, sin).to(self.dtype), v
+
+    def _finish(self, layer: FusedLayer, residual: Tensor, mixed: Tensor) -> Tensor:
+        residual = residual + F.linear(mixed, layer.out).float()
+        x = rms_norm(residual, layer.norm_mid, self.architecture.norm_eps).to(self.dtype)
+        return residual + layer.feed(x).float()
+
+
+def _copy(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.detach().to(dtype, copy=True)
+
+
+def _fuse(block: torch.nn.Module, a: Architecture, dtype: torch.dtype) -> FusedLayer:
+    attention = block.self_attn
+    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+    bias = torch.cat([p.bias for p in parts]).detach().to(dtype) if a.qkv_bias else None
+    return FusedLayer(
+        norm_in=_copy(block.input_layernorm.weight, torch.float32), qkv=_copy(torch.cat([p.weight for p in parts]), dtype),
+        qkv_bias=bias, q_norm=_copy(attention.q_norm.weight, torch.float32) if a.qk_norm else None,
+        k_norm=_copy(attention.k_norm.weight, torch.float32) if a.qk_norm else None, out=_copy(attention.o_proj.weight, dtype),
+        norm_mid=_copy(block.post_attention_layernorm.weight, torch.float32),
+        feed=_fuse_experts(block.mlp, a, dtype) if a.experts else _fuse_feed(block.mlp, dtype))
+
+
+def _fuse_feed(feed: torch.nn.Module, dtype: torch.dtype) -> FusedFeedForward:
+    return FusedFeedForward(gate_up=_copy(torch.cat([feed.gate_proj.weight, feed.up_proj.weight]), dtype),
+                            down=_copy(feed.down_proj.weight, dtype))
+
+
+def _fuse_experts(mlp: torch.nn.Module, a: Architecture, dtype: torch.dtype) -> FusedExperts:
+    return FusedExperts(architecture=a, gate=_copy(mlp.gate.weight, dtype),
+                        experts=tuple(_fuse_feed(expert, dtype) for expert in mlp.experts))
+
+
+def _unfuse(layer: FusedLayer, a: Architecture) -> Iterator[tuple[str, Tensor]]:
+    sizes = [a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.head_dim]
+    names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    yield "input_layernorm.weight", layer.norm_in
+    yield "post_attention_layernorm.weight", layer.norm_mid
+    yield "self_attn.o_proj.weight", layer.out
+    yield from ((f"{name}.weight", part) for name, part in zip(names, layer.qkv.split(sizes), strict=True))
+    if layer.qkv_bias is not None:
+        yield from ((f"{name}.bias", part) for name, part in zip(names, layer.qkv_bias.split(sizes), strict=True))
+    if layer.q_norm is not None and layer.k_norm is not None:
+        yield "self_attn.q_norm.weight", layer.q_norm
+        yield "self_attn.k_norm.weight", layer.k_norm
+    if isinstance(layer.feed, FusedFeedForward):
+        yield from _unfuse_feed("mlp", layer.feed)
+        return
+    yield "mlp.gate.weight", layer.feed.gate
+    for index, expert in enumerate(layer.feed.experts):
+        yield from _unfuse_feed(f"mlp.experts.{index}", expert)
+
+
+def _unfuse_feed(name: str, feed: FusedFeedForward) -> Iterator[tuple[str, Tensor]]:
+    gate, up = feed.gate_up.chunk(2)
+    yield f"{name}.gate_proj.weight", gate
+    yield f"{name}.up_proj.weight", up
+    yield f"{name}.down_proj.weight", feed.down

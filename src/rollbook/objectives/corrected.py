@@ -1,0 +1,100 @@
+"""An objective times an off-policy correction. Suffix: T action tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from rollbook.objectives import correction
+from rollbook.objectives.aggregate import Aggregate
+from rollbook.objectives.checks import check_bounds, check_choice, check_positive
+from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss, Unstated
+from rollbook.objectives.credit.rules import Credit
+from rollbook.objectives.errors import ObjectiveError
+
+CAPPED = ("token_tis", "sequence_tis", "sequence_mis")
+BANDED = ("icepop", "geometric_band")
+CORRECTING = ("DecoupledPpo", "Glm5Reasoning", "Glm5CrossStage")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrected(Objective):
+    """`objective`'s policy loss times a weight of c = exp(anchor - behavior), without gradient, outside its clip.
+
+    Gradient: the weight times the objective's. The KL and other extra terms are not weighted. Refused for an objective whose
+    ratio is already to `behavior`, has no ratio, or that corrects by itself: it would count c twice, or change what it names.
+    """
+
+    objective: Objective
+    rule: Literal["token_tis", "icepop", "sequence_tis", "sequence_mis", "geometric_band"]
+    cap: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("Corrected", "rule", self.rule, (*CAPPED, *BANDED))
+        wanted = ("cap",) if self.rule in CAPPED else ("low", "high")
+        given = tuple(name for name in ("cap", "low", "high") if getattr(self, name) is not None)
+        if given != wanted:
+            raise ObjectiveError(
+                f'Corrected with rule = "{self.rule}" takes {" and ".join(wanted)}',
+                got=", ".join(given) or "none",
+                why="another bound would be ignored",
+                fix=f"set {' and '.join(wanted)} only",
+            )
+        if self.cap is not None:
+            check_positive("Corrected", cap=self.cap)
+        if self.low is not None and self.high is not None:
+            check_bounds("Corrected", low=self.low, high=self.high)
+        if "anchor_T" not in self.objective.reads or type(self.objective).__name__ in CORRECTING:
+            raise ObjectiveError(
+                f"{type(self.objective).__name__} cannot be corrected",
+                got=f"rule = {self.rule!r}",
+                why="its ratio is to the behavior policy, or it already weighs by anchor / behavior: c would count twice",
+                fix="use it alone, or choose an objective whose ratio is to the anchor",
+            )
+
+    @property
+    def reads(self) -> frozenset[str]:  # type: ignore[override]
+        return self.objective.reads | {"anchor_T", "behavior_T"}
+
+    @property
+    def scope(self) -> Literal["token", "sequence"]:  # type: ignore[override]
+        return self.objective.scope if self.rule in ("token_tis", "icepop") else "sequence"
+
+    @property
+    def credit(self) -> Credit | Unstated:
+        return self.objective.credit
+
+    @property
+    def aggregate(self) -> Aggregate | Unstated:
+        return self.objective.aggregate
+
+    @property
+    def extra_terms(self) -> tuple[ExtraTerm, ...]:
+        return self.objective.extra_terms
+
+    def __call__(self, tokens: ActionTokens) -> TokenLoss:
+        weight_T = self.weight(tokens)
+        loss = self.objective(tokens)
+        return TokenLoss(weight_T * loss.loss_T, loss.clipped_T | (weight_T == 0))
+
+    def weight(self, tokens: ActionTokens) -> Tensor:
+        """The correction of each token."""
+        anchor_T, behavior_T = tokens.read(self, "anchor_T", "behavior_T")
+        if self.scope == "sequence":
+            tokens.require_whole(self)
+        cap, low, high = self.cap or 0.0, self.low or 0.0, self.high or 0.0
+        match self.rule:
+            case "token_tis":
+                return correction.token_tis(anchor_T, behavior_T, cap=cap)
+            case "icepop":
+                return correction.icepop(anchor_T, behavior_T, low=low, high=high)
+            case "sequence_tis":
+                return correction.sequence_tis(anchor_T, behavior_T, tokens.seq_T, cap=cap)
+            case "sequence_mis":
+                return correction.sequence_mis(anchor_T, behavior_T, tokens.seq_T, cap=cap)
+            case "geometric_band":
+                return correction.geometric_band(anchor_T, behavior_T, tokens.seq_T, low=low, high=high)

@@ -1,0 +1,75 @@
+"""Off-policy corrections: a weight per token, without gradient, that multiplies the policy term.
+
+Suffixes: T tokens, S sequences. c = exp(anchor - behavior): engine mismatch plus version lag. Bounds are `low`, `high`:
+the interval 1-low .. 1+high on the ratio; a single upper cap is `cap`. A correction multiplies *outside* the clip. Never
+use one with an objective whose ratio is already to `behavior` (SAO, MOPD, ratio_to="behavior"): it would count twice.
+A band's rejected tokens get weight 0; whether they leave the denominator is `sequence_weight`'s `count_dropped`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rollbook.objectives.checks import check_bounds, check_positive
+from rollbook.objectives.ratios import exp_guarded, inside_closed, ratio
+
+
+def token_tis(anchor_T: Tensor, behavior_T: Tensor, *, cap: float) -> Tensor:
+    """min(c, cap): truncated importance sampling per token. cap = inf is the plain importance weight."""
+    check_positive("token_tis", cap=cap)
+    return _mismatch(anchor_T, behavior_T).clamp(max=cap)
+
+
+def icepop(anchor_T: Tensor, behavior_T: Tensor, *, low: float, high: float) -> Tensor:
+    """c 1[1-low <= c <= 1+high], closed: IcePop's [alpha, beta] is low = 1 - alpha, high = beta - 1."""
+    check_bounds("icepop", low=low, high=high)
+    c_T = _mismatch(anchor_T, behavior_T)
+    return torch.where(inside_closed(c_T, low=low, high=high), c_T, torch.zeros_like(c_T))
+
+
+def sequence_tis(anchor_T: Tensor, behavior_T: Tensor, seq_T: Tensor, *, cap: float) -> Tensor:
+    """min(prod_t c_t, cap), the same for all tokens of a sequence. Whole sequences only."""
+    check_positive("sequence_tis", cap=cap)
+    return exp_guarded(_total_S(anchor_T, behavior_T, seq_T)).clamp(max=cap)[seq_T]
+
+
+def sequence_mis(anchor_T: Tensor, behavior_T: Tensor, seq_T: Tensor, *, cap: float) -> Tensor:
+    """prod_t c_t where that is <= cap, else 0. Whole sequences only."""
+    check_positive("sequence_mis", cap=cap)
+    product_S = exp_guarded(_total_S(anchor_T, behavior_T, seq_T))
+    return torch.where(product_S <= cap, product_S, torch.zeros_like(product_S))[seq_T]
+
+
+def geometric_band(anchor_T: Tensor, behavior_T: Tensor, seq_T: Tensor, *, low: float, high: float) -> Tensor:
+    """1 where 1-low <= exp(mean_t log c) <= 1+high, else 0: rejects, does not weigh. Whole sequences only."""
+    check_bounds("geometric_band", low=low, high=high)
+    mean_S = _total_S(anchor_T, behavior_T, seq_T) / _count_S(seq_T, anchor_T.dtype).clamp(min=1)
+    return inside_closed(exp_guarded(mean_S), low=low, high=high).to(anchor_T.dtype)[seq_T]
+
+
+def sequence_mask(logp_T: Tensor, behavior_T: Tensor, advantage_T: Tensor, seq_T: Tensor, *, delta: float) -> Tensor:
+    """DeepSeek V3.2's off-policy sequence mask: 0 iff A < 0 and (1/L) sum_t (behavior - logp) > delta, else 1.
+
+    `behavior_T` must be what the engine reported at sampling, so that lag and mismatch both count. A sequence with A >= 0 is
+    never masked. Only the policy term is multiplied; its denominator and the KL term stay. Whole sequences only.
+    """
+    drift_S = _total_S(behavior_T, logp_T, seq_T) / _count_S(seq_T, logp_T.dtype).clamp(min=1)
+    return (~((advantage_T < 0) & (drift_S[seq_T] > delta))).to(logp_T.dtype)
+
+
+def _mismatch(anchor_T: Tensor, behavior_T: Tensor) -> Tensor:
+    return ratio(anchor_T.detach(), behavior_T.detach())
+
+
+def _total_S(upper_T: Tensor, lower_T: Tensor, seq_T: Tensor) -> Tensor:
+    log_T = (upper_T - lower_T).detach()
+    return log_T.new_zeros(_sequences(seq_T)).index_add(0, seq_T, log_T)
+
+
+def _count_S(seq_T: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.bincount(seq_T, minlength=_sequences(seq_T)).to(dtype)
+
+
+def _sequences(seq_T: Tensor) -> int:
+    return int(seq_T.max()) + 1 if seq_T.numel() else 0

@@ -1,0 +1,226 @@
+"""The one function a trainer calls: from a credit rule and what was measured to an advantage per action token.
+
+Suffixes: T action tokens of the optimizer step, S its sequences, K environment steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+import torch
+from torch import Tensor
+
+from rollbook.objectives.core import Unstated, number_ids
+from rollbook.objectives.credit import rules
+from rollbook.objectives.credit.batch import batch_normalized, minibatch_standardized
+from rollbook.objectives.credit.gae import Advantages, discounted_sum, gae, length_adaptive_lambda, token_rewards
+from rollbook.objectives.credit.groups import group_centered, group_normalized, has_signal, leave_one_out
+from rollbook.objectives.credit.steps import implicit_process_code, implicit_process_paper, step_groups, step_returns
+from rollbook.objectives.errors import ObjectiveError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What credit is computed from, for one batch of sequences; a rule reads only what it needs.
+
+    `reward_S` terminal reward, `group_S` group ids, `seq_T` packed action tokens, `keep_S` sequences that count (None: all),
+    `minibatch_S` minibatch of each sequence, `kl_T` k1 to the reference at sampling parameters, `value_T` critic,
+    `bootstrap_S` value after the last token, `length_S` what an adaptive lambda counts, `log_ratio_T` PRIME's
+    logp_prm - reference; per environment step: `step_reward_K`, `step_state_K`, `step_seq_K` and each token's step `step_T`.
+
+    Example: Measured(reward_S=tensor([1., 0.]), group_S=tensor([7, 7]), seq_T=tensor([0, 0, 1]))
+    """
+
+    reward_S: Tensor
+    group_S: Tensor
+    seq_T: Tensor
+    keep_S: Tensor | None = None
+    minibatch_S: Tensor | None = None
+    kl_T: Tensor | None = None
+    value_T: Tensor | None = None
+    bootstrap_S: Tensor | None = None
+    length_S: Tensor | None = None
+    log_ratio_T: Tensor | None = None
+    step_reward_K: Tensor | None = None
+    step_state_K: Tensor | None = None
+    step_seq_K: Tensor | None = None
+    step_T: Tensor | None = None
+
+    def need(self, rule: object, name: str) -> Tensor:
+        value: Tensor | None = getattr(self, name)
+        if value is None:
+            raise ObjectiveError(
+                f"{type(rule).__name__} needs {name}",
+                got="None",
+                why="its equation reads it",
+                fix=f"pass Measured({name}=...), or choose another objective.credit",
+            )
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credited:
+    """Advantage per action token; per sequence where the rule gives one; critic targets where there is a critic.
+
+    `signal_S`: whether the sequence's advantage can differ from 0. Where it is False for a whole batch, nothing was learned.
+    """
+
+    advantage_T: Tensor
+    advantage_S: Tensor | None
+    return_T: Tensor | None
+    signal_S: Tensor
+
+
+def assign_credit(rule: rules.Credit | Unstated, batch: Measured) -> Credited:
+    """Advantages of one batch under `rule`; refuses an `Unstated` one.
+
+    Example: assign_credit(GroupCentered(), Measured(reward_S=tensor([1., 0.]), group_S=tensor([7, 7]), seq_T=tensor([0, 0, 1])))
+        .advantage_T -> [0.5, 0.5, -0.5]
+    """
+    match rule:
+        case Unstated():
+            raise rule.refuse("assign_credit")
+        case rules.GroupCentered() | rules.GroupNormalized() | rules.LeaveOneOut() | rules.MinibatchStandardized():
+            return _per_sequence(rule, batch)
+        case rules.BatchNormalized():
+            return _batch_normalized(rule, batch)
+        case rules.Gae() | rules.LengthAdaptiveGae():
+            return _with_critic(rule, batch)
+        case rules.StepGroups():
+            return _step_groups(rule, batch)
+        case rules.ImplicitProcess() | rules.ImplicitProcessCode():
+            return _implicit_process(rule, batch)
+        case rules.FromTeacher():
+            zero_T = torch.zeros_like(batch.seq_T, dtype=batch.reward_S.dtype)
+            every_S = torch.ones_like(batch.group_S, dtype=torch.bool)
+            return Credited(advantage_T=zero_T, advantage_S=None, return_T=None, signal_S=every_S)
+        case _:
+            assert_never(rule)
+
+
+SequenceRule = rules.GroupCentered | rules.GroupNormalized | rules.LeaveOneOut | rules.MinibatchStandardized
+
+
+def _sequence_advantage(rule: SequenceRule, batch: Measured) -> Tensor:
+    reward_S, group_S, keep_S = batch.reward_S, batch.group_S, batch.keep_S
+    match rule:
+        case rules.GroupCentered():
+            return group_centered(reward_S, group_S, keep_S=keep_S)
+        case rules.GroupNormalized():
+            return group_normalized(reward_S, group_S, eps=rule.eps, ddof=rule.ddof, keep_S=keep_S)
+        case rules.LeaveOneOut():
+            return leave_one_out(reward_S, group_S, keep_S=keep_S)
+        case rules.MinibatchStandardized():
+            return _standardized(rule, batch)
+        case _:
+            assert_never(rule)
+
+
+def _reward_with_kl(beta: float, kl_T: Tensor, batch: Measured) -> Tensor:
+    """R - beta * sum_t k1."""
+    return batch.reward_S - beta * torch.zeros_like(batch.reward_S).index_add(0, batch.seq_T, kl_T.to(batch.reward_S.dtype))
+
+
+def _standardized(rule: rules.MinibatchStandardized, batch: Measured) -> Tensor:
+    """Centre per group first, then standardise each minibatch without its signal-free groups."""
+    centered_S = group_centered(batch.reward_S, batch.group_S, keep_S=batch.keep_S)
+    signal_S = has_signal(batch.reward_S, batch.group_S, batch.keep_S)
+    part_S = torch.zeros_like(batch.group_S) if batch.minibatch_S is None else batch.minibatch_S
+    advantage_S = torch.zeros_like(centered_S)
+    number_S, parts = number_ids(part_S)
+    for part in range(parts):
+        chosen_S = (number_S == part) & signal_S
+        advantage_S = advantage_S + minibatch_standardized(centered_S, eps=rule.eps, ddof=rule.ddof, keep_S=chosen_S)
+    return advantage_S
+
+
+def _per_sequence(rule: SequenceRule, batch: Measured) -> Credited:
+    if isinstance(rule, rules.LeaveOneOut) and rule.kl_beta is not None:
+        batch = replace(batch, reward_S=_reward_with_kl(rule.kl_beta, batch.need(rule, "kl_T"), batch))
+    advantage_S = _sequence_advantage(rule, batch)
+    signal_S = has_signal(batch.reward_S, batch.group_S, batch.keep_S)
+    return Credited(advantage_T=advantage_S[batch.seq_T], advantage_S=advantage_S, return_T=None, signal_S=signal_S)
+
+
+TokenRule = rules.Gae | rules.LengthAdaptiveGae | rules.BatchNormalized
+
+
+def _token_rewards(rule: TokenRule, reward_S: Tensor, batch: Measured) -> Tensor:
+    kl_T = None if rule.kl_beta is None else batch.need(rule, "kl_T").to(reward_S.dtype)
+    return token_rewards(reward_S, kl_T, batch.seq_T, beta=rule.kl_beta)
+
+
+def _batch_normalized(rule: rules.BatchNormalized, batch: Measured) -> Credited:
+    reward_S = batch.reward_S
+    if rule.baseline == "group_mean":
+        reward_S = group_centered(reward_S, batch.group_S, keep_S=batch.keep_S)
+    return_T = discounted_sum(_token_rewards(rule, reward_S, batch), batch.seq_T, gamma=rule.gamma)
+    kept_S = torch.ones_like(batch.group_S, dtype=torch.bool) if batch.keep_S is None else batch.keep_S
+    if rule.weighting == "token":
+        advantage_T = batch_normalized(return_T, eps=rule.eps, ddof=rule.ddof, keep=kept_S[batch.seq_T])
+    else:
+        advantage_T = _sequence_weighted(return_T, kept_S, rule, batch)
+    signal_S = _nonzero(advantage_T, batch)
+    return Credited(advantage_T=advantage_T, advantage_S=None, return_T=None, signal_S=signal_S)
+
+
+def _nonzero(advantage_T: Tensor, batch: Measured) -> Tensor:
+    """Sequences with an advantage other than 0 on some token."""
+    moved_T = (advantage_T != 0).to(torch.int64)
+    return torch.zeros_like(batch.group_S, dtype=torch.int64).index_add(0, batch.seq_T, moved_T) > 0
+
+
+def _sequence_weighted(return_T: Tensor, kept_S: Tensor, rule: rules.BatchNormalized, batch: Measured) -> Tensor:
+    """Mean and std over sequences' mean returns: a long sequence counts once."""
+    count_S = torch.bincount(batch.seq_T, minlength=kept_S.shape[0])
+    mean_S = torch.zeros_like(batch.reward_S).index_add(0, batch.seq_T, return_T) / count_S.clamp(min=1)
+    chosen_S = kept_S & (count_S > 0)
+    center = mean_S[chosen_S].mean()
+    spread = (mean_S[chosen_S] - center).square().sum() / (chosen_S.sum() - rule.ddof).clamp(min=1)
+    scaled_T = (return_T - center) / (spread.sqrt() + rule.eps)
+    return torch.where(kept_S[batch.seq_T] & (spread > 0), scaled_T, torch.zeros_like(scaled_T))
+
+
+def _with_critic(rule: rules.Gae | rules.LengthAdaptiveGae, batch: Measured) -> Credited:
+    """Actor and critic each with their own lambda; the targets come from unwhitened advantages."""
+    value_T = batch.need(rule, "value_T").detach()
+    reward_T = _token_rewards(rule, batch.reward_S.to(value_T.dtype), batch)
+
+    def estimate(lam: float | Tensor) -> Advantages:
+        return gae(reward_T, value_T, batch.seq_T, gamma=rule.gamma, lam=lam, bootstrap_S=batch.bootstrap_S)
+
+    lam: float | Tensor
+    if isinstance(rule, rules.Gae):
+        lam = rule.lam_policy
+    else:
+        lam = length_adaptive_lambda(batch.need(rule, "length_S"), alpha=rule.alpha, floor=rule.floor)
+    signal_S = torch.ones_like(batch.group_S, dtype=torch.bool) if batch.keep_S is None else batch.keep_S
+    return Credited(
+        advantage_T=estimate(lam).advantage_T, advantage_S=None, return_T=estimate(rule.lam_critic).return_T, signal_S=signal_S
+    )
+
+
+def _step_groups(rule: rules.StepGroups, batch: Measured) -> Credited:
+    seq_K, state_K = batch.need(rule, "step_seq_K"), batch.need(rule, "step_state_K")
+    return_K = step_returns(batch.need(rule, "step_reward_K"), seq_K, gamma=rule.gamma)
+    group_K = batch.group_S[seq_K]
+    step_K = step_groups(return_K, state_K, group_K, normalizer=rule.normalizer, eps=rule.eps, ddof=rule.ddof)
+    if rule.normalizer == "one" or rule.eps is None or rule.ddof is None:
+        episode_S = group_centered(batch.reward_S, batch.group_S, keep_S=batch.keep_S)
+    else:
+        episode_S = group_normalized(batch.reward_S, batch.group_S, eps=rule.eps, ddof=rule.ddof, keep_S=batch.keep_S)
+    advantage_T = episode_S[batch.seq_T] + rule.omega * step_K[batch.need(rule, "step_T")].to(episode_S.dtype)
+    signal_S = _nonzero(advantage_T, batch)
+    return Credited(advantage_T=advantage_T, advantage_S=None, return_T=None, signal_S=signal_S)
+
+
+def _implicit_process(rule: rules.ImplicitProcess | rules.ImplicitProcessCode, batch: Measured) -> Credited:
+    log_ratio_T = batch.need(rule, "log_ratio_T").to(batch.reward_S.dtype)
+    arguments = (log_ratio_T, batch.reward_S, batch.seq_T, batch.group_S)
+    if isinstance(rule, rules.ImplicitProcess):
+        advantage_T = implicit_process_paper(*arguments, beta=rule.beta, gamma=rule.gamma)
+    else:
+        advantage_T = implicit_process_code(*arguments, rule=rule)
+    signal_S = torch.ones_like(batch.group_S, dtype=torch.bool)
+    return Credited(advantage_T=advantage_T, advantage_S=None, return_T=None, signal_S=signal_S)

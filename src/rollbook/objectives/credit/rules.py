@@ -1,0 +1,214 @@
+"""Credit rules as settings records: which advantage an objective is fed. The maths is in this package's other files.
+
+A record holds exactly the numbers of its rule; none has a default unless "not used" is its meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rollbook.objectives.checks import check_choice, check_positive
+from rollbook.objectives.core import Unstated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCentered:
+    """A = R - mean of the group (Dr.GRPO, DeepSeek V3.2, Kimi)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupNormalized:
+    """A = (R - mean) / (std + eps) of the group (GRPO, DAPO). No paper prints `eps` or `ddof`; artifacts: 1e-6 or 1e-4, 1."""
+
+    eps: float
+    ddof: int
+
+    def __post_init__(self) -> None:
+        _check_std(type(self).__name__, self.eps, self.ddof)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveOneOut:
+    """A = R - mean of the *other* members of the group (RLOO). `kl_beta`: first take beta * sum_t k1 off the reward; None: no."""
+
+    kl_beta: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinibatchStandardized:
+    """Magistral: centre per group, then standardise over the minibatch's sequences; groups without signal are left out.
+
+    The report says "minibatch" and does not print `eps` or `ddof`; sequence weighting is an inference from its wording.
+    """
+
+    eps: float
+    ddof: int
+
+    def __post_init__(self) -> None:
+        _check_std(type(self).__name__, self.eps, self.ddof)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchNormalized:
+    """REINFORCE++: token returns of (terminal reward - beta k1), normalised over the global batch.
+
+    `baseline="group_mean"` subtracts the group's mean first (the baseline variant; its KL is a separate k2 term, `kl_beta` None).
+    `weighting` says what is averaged over: artifacts weight tokens, the paper says "global batch".
+    """
+
+    kl_beta: float | None
+    baseline: Literal["none", "group_mean"]
+    weighting: Literal["token", "sequence"]
+    gamma: float
+    eps: float
+    ddof: int
+
+    def __post_init__(self) -> None:
+        who = type(self).__name__
+        _check_std(who, self.eps, self.ddof)
+        check_choice(who, "baseline", self.baseline, ("none", "group_mean"))
+        check_choice(who, "weighting", self.weighting, ("token", "sequence"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gae:
+    """Generalised advantage estimation with a critic: `lam_policy` for the actor's advantages, `lam_critic` for its targets.
+
+    Targets are never whitened. `kl_beta`: token reward -beta * k1 beside the terminal one; None: no KL in the reward.
+    """
+
+    gamma: float
+    lam_policy: float
+    lam_critic: float
+    kl_beta: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthAdaptiveGae:
+    """GAE whose actor uses lambda = 1 - 1/(alpha l) per sequence (VAPO, SAO); critic targets use `lam_critic`, never that one.
+
+    `counts` is what l counts, `floor` the least lambda (None: the printed formula, negative below l = 1/alpha): both unstated.
+    """
+
+    gamma: float
+    alpha: float
+    floor: float | None
+    counts: Literal["action_tokens", "all_tokens"]
+    lam_critic: float
+    kl_beta: float | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(type(self).__name__, alpha=self.alpha)
+        check_choice(type(self).__name__, "counts", self.counts, ("action_tokens", "all_tokens"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGroups:
+    """GiGPO: episode advantage + omega * advantage among the visits of the same state. `normalizer="one"` divides by 1."""
+
+    gamma: float
+    omega: float
+    normalizer: Literal["std", "one"]
+    eps: float | None = None
+    ddof: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(type(self).__name__, "normalizer", self.normalizer, ("std", "one"))
+        if self.normalizer == "std":
+            if self.eps is None or self.ddof is None:
+                raise Unstated(what="eps and ddof", known="normalizer std", missing=("eps", "ddof")).refuse("StepGroups")
+            _check_std(type(self).__name__, self.eps, self.ddof)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImplicitProcess:
+    """PRIME's token rewards beta * (logp_prm - reference) with outcome leave-one-out, as the paper prints it."""
+
+    beta: float
+    gamma: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImplicitProcessCode:
+    """PRIME as its released code computes it; differs from the paper in five places (see `implicit_process_code`)."""
+
+    beta: float
+    process_coefficient: float
+    outcome_coefficient: float
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromTeacher:
+    """No credit: the objective forms its advantage from the teacher's log-probabilities."""
+
+
+Credit = (
+    GroupCentered
+    | GroupNormalized
+    | LeaveOneOut
+    | MinibatchStandardized
+    | BatchNormalized
+    | Gae
+    | LengthAdaptiveGae
+    | StepGroups
+    | ImplicitProcess
+    | ImplicitProcessCode
+    | FromTeacher
+)
+
+RULES: dict[str, type] = {
+    "GroupCentered": GroupCentered,
+    "GroupNormalized": GroupNormalized,
+    "LeaveOneOut": LeaveOneOut,
+    "MinibatchStandardized": MinibatchStandardized,
+    "BatchNormalized": BatchNormalized,
+    "Gae": Gae,
+    "LengthAdaptiveGae": LengthAdaptiveGae,
+    "StepGroups": StepGroups,
+    "ImplicitProcess": ImplicitProcess,
+    "ImplicitProcessCode": ImplicitProcessCode,
+    "FromTeacher": FromTeacher,
+}
+
+
+def supply(unstated: Unstated, **numbers: object) -> Credit:
+    """The rule a paper names, from its printed numbers and the ones you supply.
+
+    Example: supply(Ppo().credit, lam_policy=0.95, lam_critic=0.95)
+    """
+    if unstated.known not in RULES:
+        raise unstated.refuse("supply")
+    rule: Credit = RULES[unstated.known](**{**dict(unstated.printed), **numbers})
+    return rule
+
+
+def _check_std(who: str, eps: float, ddof: int) -> None:
+    check_choice(who, "ddof", str(ddof), ("0", "1"))
+    if eps < 0:
+        check_positive(who, eps=eps)
+
+
+# What the papers state about credit, where it is shared or incomplete: the defaults of `objective.credit`.
+CENTERED = GroupCentered()
+ONE_OUT = LeaveOneOut()
+FROM_TEACHER = FromTeacher()
+NORMALIZED = Unstated(what="credit", known="GroupNormalized", missing=("eps", "ddof"))
+STANDARDIZED = Unstated(what="credit", known="MinibatchStandardized", missing=("eps", "ddof"))
+UNNAMED = Unstated(what="credit")
+REINFORCE_PLUS_PLUS = Unstated(
+    what="credit",
+    known="BatchNormalized",
+    printed=(("gamma", 1.0),),
+    missing=("kl_beta", "baseline", "weighting", "eps", "ddof"),
+)
+INSTRUCT_GPT = Unstated(
+    what="credit", known="Gae", printed=(("gamma", 1.0), ("kl_beta", 0.02)), missing=("lam_policy", "lam_critic")
+)
+VAPO = Unstated(
+    what="credit", known="LengthAdaptiveGae", printed=(("alpha", 0.05), ("lam_critic", 1.0)), missing=("gamma", "floor", "counts")
+)
+SAO = Unstated(
+    what="credit", known="LengthAdaptiveGae", printed=(("alpha", 1.5), ("lam_critic", 1.0)), missing=("gamma", "floor", "counts")
+)

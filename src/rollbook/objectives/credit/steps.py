@@ -1,0 +1,128 @@
+"""Advantages from more than one reward per sequence: process supervision, state groups (GiGPO), implicit rewards (PRIME).
+
+Suffixes: T action tokens, S sequences, K steps. Everything is detached.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rollbook.objectives.core import number_ids
+from rollbook.objectives.credit.batch import batch_normalized
+from rollbook.objectives.credit.gae import discounted_sum
+from rollbook.objectives.credit.groups import group_centered, group_normalized, leave_one_out
+from rollbook.objectives.credit.rules import ImplicitProcessCode
+from rollbook.objectives.errors import ObjectiveError
+
+
+def process_rewards(
+    reward_K: Tensor, seq_K: Tensor, end_K: Tensor, seq_T: Tensor, group_S: Tensor, *, eps: float, ddof: int
+) -> Tensor:
+    """DeepSeekMath process supervision: a group's step rewards normalised together; A_t = sum over steps ending at or after t.
+
+    `end_K` is the position in the packed vector of the step's last token, `seq_K` its sequence.
+    """
+    if bool((seq_T[end_K] != seq_K).any()):
+        raise ObjectiveError(
+            "process_rewards: a step must end inside its own sequence",
+            got=f"ends {end_K.tolist()} for sequences {seq_K.tolist()}",
+            why="its reward is credited to the tokens before it in the same sequence",
+            fix="give end_K as positions in seq_T",
+        )
+    normalized_K = group_normalized(reward_K, group_S[seq_K], eps=eps, ddof=ddof)
+    ends_T = torch.zeros_like(seq_T, dtype=reward_K.dtype).index_add(0, end_K, normalized_K)
+    return discounted_sum(ends_T, seq_T, gamma=1.0)
+
+
+def step_groups(
+    return_K: Tensor,
+    state_K: Tensor,
+    group_K: Tensor,
+    *,
+    normalizer: Literal["std", "one"],
+    eps: float | None = None,
+    ddof: int | None = None,
+) -> Tensor:
+    """GiGPO's step advantage (2505.10978): (return - mean) / F among all visits of one state within one task group.
+
+    `state_K` is a hash of the environment state without step counters; visits count across trajectories and time steps, also
+    repeated ones. A state visited once gets exactly 0. F is the visits' std + eps, or 1.
+    """
+    anchor_K = number_ids(torch.stack([group_K, state_K], dim=1))[0]
+    if normalizer == "one":
+        return group_centered(return_K, anchor_K)
+    if eps is None or ddof is None:
+        raise ObjectiveError("step_groups needs eps and ddof", got="None", why="it divides by std + eps", fix="pass both")
+    return group_normalized(return_K, anchor_K, eps=eps, ddof=ddof)
+
+
+def step_returns(reward_K: Tensor, trajectory_K: Tensor, *, gamma: float) -> Tensor:
+    """sum_{k >= t} gamma^{k-t} r_k over the steps of each trajectory, in order."""
+    return discounted_sum(reward_K, trajectory_K, gamma=gamma)
+
+
+def token_leave_one_out_paper(process_T: Tensor, seq_T: Tensor, group_S: Tensor) -> Tensor:
+    """PRIME Eq. 5: r_t - mean over the *other* sequences of the group of their mean token reward."""
+    sum_T, own_S, count_S = _baseline(process_T, seq_T, group_S)
+    return process_T - (sum_T - own_S[seq_T]) / (count_S - 1)[seq_T]
+
+
+def token_leave_one_out_code(process_T: Tensor, seq_T: Tensor, group_S: Tensor) -> Tensor:
+    """PRIME's released code: K/(K-1) r_t - (sum over *all* K of the mean token reward)/(K-1).
+
+    Its own mean is replaced by its own token; the mean over a sequence agrees with the paper, single tokens do not.
+    """
+    sum_T, _, count_S = _baseline(process_T, seq_T, group_S)
+    others_T = (count_S - 1)[seq_T]
+    return process_T * count_S[seq_T] / others_T - sum_T / others_T
+
+
+def implicit_process_paper(
+    log_ratio_T: Tensor, outcome_S: Tensor, seq_T: Tensor, group_S: Tensor, *, beta: float, gamma: float
+) -> Tensor:
+    """PRIME's advantage as printed (2502.01456 Eq. 5), r_t = beta (logp_prm - reference):
+
+        A_t = sum_{s>=t} gamma^{s-t} [r_s - mean_{j != i} rbar_j] + R_i - mean_{j != i} R_j
+
+    The PRM is updated before it scores. With logp_prm = reference only the outcome's leave-one-out remains.
+    """
+    centered_T = token_leave_one_out_paper(beta * log_ratio_T.detach(), seq_T, group_S)
+    return discounted_sum(centered_T, seq_T, gamma=gamma) + leave_one_out(outcome_S, group_S)[seq_T]
+
+
+def implicit_process_code(
+    log_ratio_T: Tensor,
+    outcome_S: Tensor,
+    seq_T: Tensor,
+    group_S: Tensor,
+    *,
+    rule: ImplicitProcessCode,
+) -> Tensor:
+    """PRIME's advantage as its released code computes it. Differs from the paper in that
+
+    the last token's process reward is left out; rewards are divided by the batch's largest |reverse cumulative sum|; the
+    leave-one-out replaces the own mean by the own token; gamma is 1; the result is whitened over the batch's tokens (ddof 1).
+    """
+    last_T = torch.ones_like(seq_T, dtype=torch.bool)
+    last_T[:-1] = seq_T[1:] != seq_T[:-1]
+    process_T = torch.where(last_T, 0.0, rule.beta * log_ratio_T.detach())
+    largest = discounted_sum(process_T, seq_T, gamma=1.0).abs().max() if process_T.numel() else process_T.new_zeros(())
+    process_T = process_T / torch.where(largest > 0, largest, torch.ones_like(largest))
+    process_T = rule.process_coefficient * token_leave_one_out_code(process_T, seq_T, group_S)
+    outcome_T = torch.where(last_T, rule.outcome_coefficient * leave_one_out(outcome_S, group_S)[seq_T], 0.0)
+    return batch_normalized(discounted_sum(process_T + outcome_T, seq_T, gamma=1.0), eps=rule.eps, ddof=1)
+
+
+def _baseline(process_T: Tensor, seq_T: Tensor, group_S: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Per token: the group's sum of sequence means; per sequence: own mean, group size. Refuses groups of one."""
+    zero_S = process_T.new_zeros(group_S.shape[0])
+    own_S = zero_S.index_add(0, seq_T, process_T) / torch.bincount(seq_T, minlength=group_S.shape[0]).clamp(min=1)
+    member_S, size = number_ids(group_S)
+    sum_G = process_T.new_zeros(size).index_add(0, member_S, own_S)
+    count_S = torch.bincount(member_S, minlength=size).to(process_T.dtype)[member_S]
+    if bool((count_S < 2).any()):
+        leave_one_out(own_S, group_S)
+    return sum_G[member_S][seq_T], own_S, count_S

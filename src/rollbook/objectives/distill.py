@@ -1,0 +1,73 @@
+"""Distillation: the whole next-token distribution, or the sampled token only.
+
+Suffixes: T token positions, V vocabulary. Teachers are detached. Gradients never pass through the sampling of the prefix.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, assert_never
+
+import torch
+from torch import Tensor
+
+from rollbook.objectives.errors import ObjectiveError
+
+Direction = Literal["reverse", "forward"]
+
+
+def sampled_token_advantage(logp_T: Tensor, teacher_T: Tensor, *, coefficient: float) -> Tensor:
+    """-coefficient (logp - teacher), detached: positive where the teacher finds the sampled token likelier."""
+    return coefficient * (teacher_T - logp_T).detach()
+
+
+def full_kl(student_TV: Tensor, teacher_TV: Tensor, *, direction: Direction) -> Tensor:
+    """Exact KL per position from logits: "reverse" KL(student || teacher) (DeepSeek V4, 2606.19348), "forward" the reverse roles.
+
+    Gradient wrt the student's logits: reverse p (log p - log q - KL), forward p - q; rows sum to 0.
+    """
+    _check_vocabulary(student_TV, teacher_TV)
+    log_p_TV, log_q_TV = student_TV.log_softmax(-1), teacher_TV.detach().log_softmax(-1)
+    match direction:
+        case "reverse":
+            return _kl(log_p_TV, log_q_TV)
+        case "forward":
+            return _kl(log_q_TV, log_p_TV)
+        case _:
+            assert_never(direction)
+
+
+def generalized_jsd(student_TV: Tensor, teacher_TV: Tensor, *, beta: float) -> Tensor:
+    """GKD's JSD(beta) (2306.13649): beta KL(teacher || m) + (1-beta) KL(student || m), m = beta teacher + (1-beta) student.
+
+    0 < beta < 1; near 0 it behaves as beta times the forward KL, near 1 as 1-beta times the reverse KL.
+    """
+    _check_vocabulary(student_TV, teacher_TV)
+    if not 0 < beta < 1:
+        raise ObjectiveError("generalized_jsd needs 0 < beta < 1", got=repr(beta), why="at the ends it is 0", fix="use full_kl")
+    log_p_TV, log_q_TV = student_TV.log_softmax(-1), teacher_TV.detach().log_softmax(-1)
+    share = torch.tensor([1 - beta, beta], dtype=log_p_TV.dtype, device=log_p_TV.device).log()
+    log_m_TV = torch.logaddexp(log_p_TV + share[0], log_q_TV + share[1])
+    return beta * _kl(log_q_TV, log_m_TV) + (1 - beta) * _kl(log_p_TV, log_m_TV)
+
+
+def soft_target(student_TV: Tensor, target_TV: Tensor) -> Tensor:
+    """Cross-entropy with soft targets (codistillation): -sum_v target log p. Gradient wrt logits p - target."""
+    _check_vocabulary(student_TV, target_TV)
+    return -(target_TV.detach() * student_TV.log_softmax(-1)).sum(-1)
+
+
+def _kl(log_p_TV: Tensor, log_q_TV: Tensor) -> Tensor:
+    """sum_v p (log p - log q); a token with p = 0 contributes 0."""
+    p_TV = log_p_TV.exp()
+    gap_TV = torch.where(p_TV > 0, log_p_TV - log_q_TV, torch.zeros_like(p_TV))
+    return (p_TV * gap_TV).sum(-1)
+
+
+def _check_vocabulary(student_TV: Tensor, teacher_TV: Tensor) -> None:
+    if student_TV.shape != teacher_TV.shape:
+        raise ObjectiveError(
+            "student and teacher must share positions and vocabulary",
+            got=f"{tuple(student_TV.shape)} and {tuple(teacher_TV.shape)}",
+            why="the sum runs over the same tokens in both",
+            fix="use the same tokenizer and cut padded vocabulary rows from both",
+        )

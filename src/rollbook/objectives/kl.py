@@ -1,0 +1,44 @@
+"""Estimators of KL(pi || reference) per sampled token, d = logp - reference (Schulman's note).
+
+Suffix: T tokens. The reference never receives a gradient.
+
+    name       value               gradient wrt logp
+    k1         d                   1            belongs in a reward: as a loss its expected gradient is 0
+    k2         d^2 / 2             d            biased value; on-policy the gradient of the true KL
+    k3         e^-d - 1 + d        1 - e^-d     unbiased, >= 0; gradient biased
+    unbiased   rho * k3            rho * d      DeepSeek V3.2; the gradient flows through rho = exp(logp - anchor)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rollbook.objectives.ratios import beyond_guard, expm1_guarded, ratio
+
+
+def k1(logp_T: Tensor, reference_T: Tensor) -> Tensor:
+    """d = logp - reference. May be negative per token; never clip it at 0 in a reward. Gradient 1."""
+    return logp_T - reference_T.detach()
+
+
+def k2(logp_T: Tensor, reference_T: Tensor) -> Tensor:
+    """d^2 / 2. Gradient d."""
+    return (logp_T - reference_T.detach()).square() / 2
+
+
+def k3(logp_T: Tensor, reference_T: Tensor) -> Tensor:
+    """e^-d - 1 + d. Non-negative, unbiased on-policy. Gradient 1 - e^-d, bounded by e^20 where e^-d would overflow."""
+    x_T = reference_T.detach() - logp_T
+    return expm1_guarded(x_T) - x_T
+
+
+def unbiased(logp_T: Tensor, anchor_T: Tensor, reference_T: Tensor) -> Tensor:
+    """rho * k3 (DeepSeek V3.2, 2512.02556 section 3.1). Gradient exactly rho * d, because it flows through rho as well.
+
+    Where e^-d would overflow, the same quantity written as pi_ref/pi_anchor + rho (d - 1), whose gradient is rho * d too.
+    """
+    anchor_T, reference_T = anchor_T.detach(), reference_T.detach()
+    rho_T, d_T = ratio(logp_T, anchor_T), logp_T - reference_T
+    rewritten_T = ratio(reference_T, anchor_T) + rho_T * (d_T - 1)
+    return torch.where(beyond_guard(-d_T), rewritten_T, rho_T * k3(logp_T, reference_T))

@@ -1,0 +1,181 @@
+"""Preference optimisation and reward-model losses, one loss per pair or group.
+
+Suffixes: B pairs, T packed response tokens of one side, K candidates of a prompt. Reference log-probabilities are detached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from rollbook.objectives.checks import check_bounds, check_choice, check_positive
+from rollbook.objectives.errors import ObjectiveError
+
+# significantly better, better, slightly better, negligibly better or unsure
+LLAMA2_MARGINS_SMALL: Final = (1.0, 2 / 3, 1 / 3, 0.0)
+LLAMA2_MARGINS_LARGE: Final = (3.0, 2.0, 1.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Responses:
+    """One side of B pairs, packed: `pair_T` says which pair a token belongs to; `format_T` marks header and termination tokens.
+
+    Example: Responses(logp_T=tensor([-1., -2., -1.]), reference_T=tensor([-1., -2., -2.]), pair_T=tensor([0, 0, 1]),
+        format_T=tensor([False, True, True]), pairs=2)
+    """
+
+    logp_T: Tensor
+    reference_T: Tensor
+    pair_T: Tensor
+    format_T: Tensor
+    pairs: int
+
+    def __post_init__(self) -> None:
+        shapes = {self.logp_T.shape, self.reference_T.shape, self.pair_T.shape, self.format_T.shape}
+        if len(shapes) != 1 or self.format_T.dtype != torch.bool:
+            raise ObjectiveError(
+                "Responses needs four vectors of one length, format_T boolean",
+                got=f"shapes {sorted(map(tuple, shapes))}, format_T {self.format_T.dtype}",
+                why="each describes the same response tokens",
+                fix="build them from the same packing",
+            )
+
+    def total_B(self, value_T: Tensor) -> Tensor:
+        """Sum per pair."""
+        return value_T.new_zeros(self.pairs).index_add(0, self.pair_T, value_T)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dpo:
+    """DPO (2305.18290): beta 0.1 is printed."""
+
+    beta: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_positive("Dpo", beta=self.beta)
+
+    def __call__(self, chosen: Responses, rejected: Responses) -> Tensor:
+        return dpo(
+            chosen.total_B(chosen.logp_T),
+            rejected.total_B(rejected.logp_T),
+            chosen.total_B(chosen.reference_T),
+            rejected.total_B(rejected.reference_T),
+            beta=self.beta,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Llama3Dpo:
+    """Llama 3's DPO (2407.21783 section 4.1.4): formatting tokens masked in *both* responses, plus 0.2 NLL of the chosen one.
+
+    Not printed: whether the NLL is summed or averaged over the response, and whether it excludes formatting tokens.
+    """
+
+    beta: float = 0.1
+    nll_coefficient: float = 0.2
+    nll_reduction: Literal["sum", "mean"]
+    nll_on: Literal["all", "unmasked"]
+
+    def __post_init__(self) -> None:
+        check_positive("Llama3Dpo", beta=self.beta)
+        check_bounds("Llama3Dpo", nll_coefficient=self.nll_coefficient)
+        check_choice("Llama3Dpo", "nll_reduction", self.nll_reduction, ("sum", "mean"))
+        check_choice("Llama3Dpo", "nll_on", self.nll_on, ("all", "unmasked"))
+
+    def __call__(self, chosen: Responses, rejected: Responses) -> Tensor:
+        return llama3_dpo(chosen, rejected, self)
+
+
+def dpo(
+    chosen_B: Tensor, rejected_B: Tensor, reference_chosen_B: Tensor, reference_rejected_B: Tensor, *, beta: float
+) -> Tensor:
+    """-log sigmoid(h), h = beta [(chosen - its reference) - (rejected - its reference)], log-probabilities summed over responses.
+
+    Gradient -beta sigmoid(-h) on each chosen token, +beta sigmoid(-h) on each rejected one; at the reference log 2 and beta/2.
+    """
+    gap_B = (chosen_B - reference_chosen_B.detach()) - (rejected_B - reference_rejected_B.detach())
+    return -logsigmoid(beta * gap_B)
+
+
+def llama3_dpo(chosen: Responses, rejected: Responses, settings: Llama3Dpo) -> Tensor:
+    """DPO over unmasked tokens of both sides, plus nll_coefficient * NLL(chosen)."""
+    kept_T, other_T = ~chosen.format_T, ~rejected.format_T
+    preference_B = dpo(
+        chosen.total_B(torch.where(kept_T, chosen.logp_T, 0.0)),
+        rejected.total_B(torch.where(other_T, rejected.logp_T, 0.0)),
+        chosen.total_B(torch.where(kept_T, chosen.reference_T, 0.0)),
+        rejected.total_B(torch.where(other_T, rejected.reference_T, 0.0)),
+        beta=settings.beta,
+    )
+    scored_T = kept_T if settings.nll_on == "unmasked" else torch.ones_like(kept_T)
+    nll_B = -chosen.total_B(torch.where(scored_T, chosen.logp_T, 0.0))
+    if settings.nll_reduction == "mean":
+        nll_B = nll_B / chosen.total_B(scored_T.to(nll_B.dtype)).clamp(min=1)
+    return preference_B + settings.nll_coefficient * nll_B
+
+
+def pairwise(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
+    """-log sigmoid(s_chosen - s_rejected). Gradient -/+ sigmoid(-(gap))."""
+    return -logsigmoid(chosen_B - rejected_B)
+
+
+def ranked(score_K: Tensor, rank_K: Tensor) -> Tensor:
+    """InstructGPT (2203.02155): mean of `pairwise` over all pairs of one prompt with different rank (0 is best), as one element.
+
+    Without ties the divisor is K(K-1)/2. Treating the pairs as separate examples would visit each answer K-1 times.
+    """
+    better_KK = rank_K[:, None] < rank_K[None, :]
+    if not bool(better_KK.any()):
+        raise ObjectiveError(
+            "ranked needs two candidates of different rank",
+            got=f"ranks {rank_K.tolist()}",
+            why="there is no pair to learn from",
+            fix="drop the prompt before the loss",
+        )
+    loss_KK = pairwise(score_K[:, None], score_K[None, :])
+    return torch.where(better_KK, loss_KK, 0.0).sum() / better_KK.sum()
+
+
+def margin(chosen_B: Tensor, rejected_B: Tensor, margin_B: Tensor) -> Tensor:
+    """Llama 2 (2307.09288): -log sigmoid(gap - m), the margin subtracted inside. Gradient -/+ sigmoid(-(gap - m))."""
+    return -logsigmoid(chosen_B - rejected_B - margin_B)
+
+
+def listwise(score_K: Tensor, positive_K: Tensor) -> Tensor:
+    """Qwen2.5-Math (2409.12122 section 3.2): -(1/(k (K-k))) sum over positive-negative pairs of log sigmoid(s_p - s_n).
+
+    The mean of `pairwise` over those pairs; shift-invariant, gradients sum to 0. Refused when all or none are positive.
+    """
+    positives = int(positive_K.sum())
+    if positives in (0, positive_K.numel()):
+        raise ObjectiveError(
+            "listwise needs both positive and negative candidates",
+            got=f"{positives} positives of {positive_K.numel()}",
+            why="the loss averages over positive-negative pairs; there are none",
+            fix="drop the prompt before the loss (select.mixed)",
+        )
+    return pairwise(score_K[positive_K][:, None], score_K[~positive_K][None, :]).mean()
+
+
+def soft_label(first_B: Tensor, second_B: Tensor, label_B: Tensor) -> Tensor:
+    """-(q log sigmoid(gap) + (1-q) log sigmoid(-gap)), gap = first - second, q the probability that `first` is preferred.
+
+    Gradient wrt the gap: sigmoid(gap) - q.
+    """
+    gap_B = first_B - second_B
+    label_B = label_B.detach()
+    return -(label_B * logsigmoid(gap_B) + (1 - label_B) * logsigmoid(-gap_B))
+
+
+def option_label(logp_first_B: Tensor, logp_second_B: Tensor) -> Tensor:
+    """A feedback model's label q: its log-probabilities of the two option tokens, normalised over those *two* only."""
+    return torch.sigmoid(logp_first_B - logp_second_B).detach()
+
+
+def clamp_reasoned_label(label_B: Tensor, *, low: float, high: float) -> Tensor:
+    """Constitutional AI clamps labels given after chain-of-thought (to 0.4 .. 0.6), and only those."""
+    return label_B.clamp(low, high)

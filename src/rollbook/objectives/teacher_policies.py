@@ -1,0 +1,132 @@
+"""On-policy distillation on the sampled tokens: NVIDIA's and MiMo's MOPD, on-policy distillation, GLM-5's cross-stage loss.
+
+Suffix: T action tokens. r = exp(logp - behavior). The teacher's log-probability of the student's own token makes the advantage,
+which is detached and concerns only its own token. Losses are -J per token, unreduced; nats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate
+from rollbook.objectives.checks import check_at_least, check_bounds, check_positive
+from rollbook.objectives.core import ActionTokens, Objective, TokenLoss, Unstated
+from rollbook.objectives.correction import icepop
+from rollbook.objectives.credit.rules import FROM_TEACHER, Credit
+from rollbook.objectives.distill import sampled_token_advantage
+from rollbook.objectives.ratios import clipped_surrogate, inside_closed, ratio, weighted_logp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mopd(Objective):
+    """NVIDIA's multi-domain on-policy distillation (Nemotron-Cascade 2, 2603.19220 Eq. 2-4): w a logp.
+
+        a = sg[teacher - logp],   w = sg[r] 1[1-low <= r <= 1+high]  (printed as 0.5 <= r <= 2.0)
+
+    Gradient -w a. A gated token stays in the length of its sequence.
+    """
+
+    reads: ClassVar[frozenset[str]] = frozenset({"logp_T", "behavior_T", "teacher_T"})
+    low: float = 0.5
+    high: float = 1.0
+    credit: Credit | Unstated = FROM_TEACHER
+    aggregate: Aggregate | Unstated = "sequence_mean"
+
+    def __post_init__(self) -> None:
+        check_bounds("Mopd", low=self.low, high=self.high)
+
+    def __call__(self, tokens: ActionTokens) -> TokenLoss:
+        behavior_T, teacher_T = tokens.read(self, "behavior_T", "teacher_T")
+        advantage_T = sampled_token_advantage(tokens.logp_T, teacher_T, coefficient=1.0)
+        return gated_logp(tokens.logp_T, behavior_T, advantage_T, low=self.low, high=self.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MimoMopd(Objective):
+    """MiMo-V2-Flash's MOPD (2601.02780 Eq. 8): the teacher's advantage plus `alpha` times an outcome advantage, gated.
+
+        a = sg[teacher - logp] + alpha A,   w = sg[r] inside 1-low .. 1+high, else 0
+
+    Gradient -w a. `alpha` and the band are not printed; alpha = 0 reads no advantage.
+    """
+
+    low: float
+    high: float
+    alpha: float
+    credit: Credit | Unstated = FROM_TEACHER
+    aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
+
+    def __post_init__(self) -> None:
+        check_bounds("MimoMopd", low=self.low, high=self.high, alpha=self.alpha)
+
+    @property
+    def reads(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"logp_T", "behavior_T", "teacher_T"} | ({"advantage_T"} if self.alpha else set()))
+
+    def __call__(self, tokens: ActionTokens) -> TokenLoss:
+        behavior_T, teacher_T = tokens.read(self, "behavior_T", "teacher_T")
+        advantage_T = sampled_token_advantage(tokens.logp_T, teacher_T, coefficient=1.0)
+        if self.alpha:
+            (outcome_T,) = tokens.read(self, "advantage_T")
+            advantage_T = advantage_T + self.alpha * outcome_T
+        return gated_logp(tokens.logp_T, behavior_T, advantage_T, low=self.low, high=self.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnPolicyDistill(Objective):
+    """On-policy distillation (Thinking Machines; its cookbook has coefficient 1): r A, A = -coefficient (behavior - teacher).
+
+    Gradient -r A; in expectation the reverse-KL gradient of each position given its prefix. A is detached, discount 0. The
+    reduction is not stated.
+    """
+
+    reads: ClassVar[frozenset[str]] = frozenset({"logp_T", "behavior_T", "teacher_T"})
+    coefficient: float = 1.0
+    credit: Credit | Unstated = FROM_TEACHER
+    aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
+
+    def __post_init__(self) -> None:
+        check_positive("OnPolicyDistill", coefficient=self.coefficient)
+
+    def __call__(self, tokens: ActionTokens) -> TokenLoss:
+        behavior_T, teacher_T = tokens.read(self, "behavior_T", "teacher_T")
+        advantage_T = sampled_token_advantage(behavior_T, teacher_T, coefficient=self.coefficient)
+        return TokenLoss(-ratio(tokens.logp_T, behavior_T) * advantage_T, torch.zeros_like(advantage_T, dtype=torch.bool))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glm5CrossStage(Objective):
+    """GLM-5 cross-stage distillation (2602.15763 section 3.5): its reasoning loss with A = sg[teacher - logp], no group.
+
+    Gradient -pop(c) rho A, or 0 where rho is clipped. `teacher_T` comes from the teacher's inference engine.
+    """
+
+    reads: ClassVar[frozenset[str]] = frozenset({"logp_T", "anchor_T", "behavior_T", "teacher_T"})
+    low: float = 0.2
+    high: float = 0.28
+    beta: float = 2.0
+    credit: Credit | Unstated = FROM_TEACHER
+    aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
+
+    def __post_init__(self) -> None:
+        check_bounds("Glm5CrossStage", low=self.low, high=self.high)
+        check_at_least("Glm5CrossStage", 1, beta=self.beta)
+
+    def __call__(self, tokens: ActionTokens) -> TokenLoss:
+        anchor_T, behavior_T, teacher_T = tokens.read(self, "anchor_T", "behavior_T", "teacher_T")
+        advantage_T = sampled_token_advantage(tokens.logp_T, teacher_T, coefficient=1.0)
+        pop_T = icepop(anchor_T, behavior_T, low=1 - 1 / self.beta, high=self.beta - 1)
+        loss = clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
+        return TokenLoss(pop_T * loss.loss_T, loss.clipped_T | (pop_T == 0))
+
+
+def gated_logp(logp_T: Tensor, behavior_T: Tensor, advantage_T: Tensor, *, low: float, high: float) -> TokenLoss:
+    """-sg[r] a logp inside the closed band, 0 outside."""
+    ratio_T = ratio(logp_T, behavior_T)
+    inside_T = inside_closed(ratio_T, low=low, high=high)
+    weight_T = torch.where(inside_T, ratio_T * advantage_T, torch.zeros_like(ratio_T))
+    return TokenLoss(weighted_logp(weight_T, logp_T), ~inside_T)

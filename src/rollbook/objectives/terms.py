@@ -1,0 +1,121 @@
+"""Per-token terms beside the policy loss, each with its own population and denominator. Suffix: T tokens.
+
+Settings records (`KlTerm`, `PositiveNll`, `Ptx`, `EntropyBonus`) are callables over the functions of the same maths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from rollbook.objectives import kl
+from rollbook.objectives.aggregate import Aggregate
+from rollbook.objectives.checks import check_bounds, check_choice
+from rollbook.objectives.core import ActionTokens, ExtraTerm, Population, Unstated
+
+Estimator = Literal["k2", "k3", "unbiased"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KlTerm(ExtraTerm):
+    """coefficient * KL(pi || reference) as a loss. k1 is not offered: as a loss its expected gradient is zero."""
+
+    name: ClassVar[str] = "kl"
+    estimator: Estimator
+    coefficient: float
+    aggregate: Aggregate | Unstated
+
+    def __post_init__(self) -> None:
+        check_choice("KlTerm", "estimator", self.estimator, ("k2", "k3", "unbiased"))
+        check_bounds("KlTerm", coefficient=self.coefficient)
+
+    @property
+    def reads(self) -> frozenset[str]:  # type: ignore[override]
+        anchor = {"anchor_T"} if self.estimator == "unbiased" else set()
+        return frozenset({"logp_T", "reference_T"} | anchor)
+
+    def __call__(self, tokens: ActionTokens) -> Tensor:
+        (reference_T,) = tokens.read(self, "reference_T")
+        match self.estimator:
+            case "k2":
+                return kl.k2(tokens.logp_T, reference_T)
+            case "k3":
+                return kl.k3(tokens.logp_T, reference_T)
+            case "unbiased":
+                (anchor_T,) = tokens.read(self, "anchor_T")
+                return kl.unbiased(tokens.logp_T, anchor_T, reference_T)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositiveNll(ExtraTerm):
+    """VAPO's L_pos = -(sum over tokens of correct sequences of logp) / (their number).
+
+    Its weight is sequence_weight("token_mean", ..., keep_S=correct_S, count_dropped=False): 0 when nothing is correct.
+    """
+
+    name: ClassVar[str] = "positive_nll"
+    reads: ClassVar[frozenset[str]] = frozenset({"logp_T"})
+    population: ClassVar[Population] = "correct"
+    coefficient: float
+    aggregate: Aggregate | Unstated = "token_mean"
+
+    def __call__(self, tokens: ActionTokens) -> Tensor:
+        return positive_nll(tokens.logp_T)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ptx(ExtraTerm):
+    """InstructGPT's pretraining mix: coefficient * mean over pretraining text of -logp. The averaging unit is not printed."""
+
+    name: ClassVar[str] = "ptx"
+    reads: ClassVar[frozenset[str]] = frozenset({"logp_T"})
+    population: ClassVar[Population] = "pretraining"
+    coefficient: float
+    aggregate: Aggregate | Unstated
+
+    def __call__(self, tokens: ActionTokens) -> Tensor:
+        return ptx(tokens.logp_T)
+
+
+def positive_nll(logp_T: Tensor) -> Tensor:
+    """-logp of tokens of correct sequences. Gradient -1."""
+    return -logp_T
+
+
+def ptx(logp_T: Tensor) -> Tensor:
+    """-logp of pretraining text. Gradient -1."""
+    return -logp_T
+
+
+def entropy_bonus(entropy_T: Tensor) -> Tensor:
+    """-H per token, H the entropy (nats) of the full next-token distribution; its coefficient comes from `AdaptiveEntropy`.
+
+    Gradient of H wrt logits: -p (log p + H).
+    """
+    return -entropy_T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveEntropy:
+    """Skywork-OR1's entropy coefficient (2505.22312 section 3), stepped once per optimizer step, not per micro-batch.
+
+        alpha <- alpha + step if H < target else alpha - step,  kept in [0, maximum];  bonus = -alpha 1[H <= target] H
+
+    `target` 0.2 is printed. `step`: paper 0.005, released 7B script 1e-4; `maximum`: paper none, script 0.005. H is the mean
+    token entropy of the whole optimizer step, over all ranks.
+    """
+
+    target: float = 0.2
+    step: float
+    maximum: float | None
+
+    def coefficient(self, alpha: float, entropy: float) -> float:
+        """alpha where H <= target, exactly 0 above it."""
+        return alpha if entropy <= self.target else 0.0
+
+    def advance(self, alpha: float, entropy: float) -> float:
+        """The next step's alpha."""
+        moved = alpha + self.step if entropy < self.target else alpha - self.step
+        return max(0.0, moved if self.maximum is None else min(moved, self.maximum))

@@ -1,0 +1,1 @@
+"""Who runs when: the policy-improvement step, loops, stages, resume."""

@@ -1,0 +1,179 @@
+"""Layers over a recipe's true scale: scale overlays and the user's `--set`; each remembers what it replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, get_args, get_origin, get_type_hints
+
+from rollbook.recipes.document import Document
+from rollbook.recipes.problems import Problems
+from rollbook.recipes.values import DISCLOSED, Entry, Reading, Tree, entries, map_entries, tree
+from rollbook.recipes.yamltext import join, parse
+from rollbook.records.codec import TAG, nearest
+from rollbook.records.errors import RecipeError
+from rollbook.records.recipe import Settings
+
+
+def scaled(document: Document, scale: str, problems: Problems) -> Tree:
+    """The document's settings at a scale: itself at `full`, else with its overlays applied."""
+    if scale == "full":
+        return document.settings
+    if scale not in document.scales:
+        raise RecipeError("unknown scale", got=repr(scale), why=f"{document.name} has full, {', '.join(document.scales)}",
+                          fix=f"nearest names: {nearest(scale, ['full', *document.scales])}")
+    overlay = document.scales[scale]
+    base = scaled(document, overlay.extends, problems) if overlay.extends else document.settings
+    layer = Layer(source=document.file, because=overlay.because, problems=problems)
+    return layer.merge(base, overlay.changes, "")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer of changes. `because` is the reason of its plain values where what they replace is no disclosure."""
+
+    source: str
+    because: str | None
+    problems: Problems
+
+    def merge(self, base: Tree, changes: Tree, path: str) -> Tree:
+        """`base` with `changes`: values replace values, null removes a mapping, another kind replaces it whole."""
+        merged = dict(base)
+        for name, new in changes.items():
+            below, old = join(path, name), base.get(name)
+            if isinstance(new, Entry) and isinstance(old, dict):
+                if new.value is None and new.label is None:
+                    del merged[name]
+                else:
+                    self._refuse(new, f"{below} is a mapping, not one value", got=repr(new.value), fix="set its fields")
+            elif isinstance(new, Entry):
+                merged[name] = self._replace(old, new, below)
+            elif isinstance(old, Entry):
+                self._refuse(old, f"{below} is one value, not a mapping", got=", ".join(new), fix=f"write {below}: VALUE")
+            elif old is None or _kind(new, old) != _kind(old, old):
+                merged[name] = self._strange(new, below)
+            else:
+                merged[name] = self.merge(old, new, below)
+        return merged
+
+    def _strange(self, new: Tree, path: str) -> Tree:
+        return map_entries(new, lambda name, entry: self._replace(None, entry, join(path, name)))
+
+    def _replace(self, old: Entry | None, new: Entry, path: str) -> Entry:
+        if old is None or path.endswith(f".{TAG}"):
+            return new
+        if _equal(old.value, new.value) and not old.unknown and new.label is None:
+            return dataclasses.replace(old, origin="user") if new.origin == "user" else old
+        true = old.scaled_from if old.scaled_from is not None else old.value if old.label in DISCLOSED else None
+        origin_value = new.scaled_from if new.scaled_from is not None else true
+        new = dataclasses.replace(new, scaled_from=None if _equal(origin_value, new.value) else origin_value)
+        if new.label is not None or old.label not in ("U", "I"):
+            return new
+        if new.origin == "user":
+            return dataclasses.replace(new, label="I", reason="supplied by the user", note=old.note)
+        if self.because:
+            return dataclasses.replace(new, label="I", reason=self.because, note=old.note)
+        self._refuse(new, f"{path} replaces a value labelled {old.label} without saying why", got=repr(new.value),
+                     why="the source does not give this value, so it is somebody's inference",
+                     fix="label it I with a reason, or give the scale a `because:`")
+        return new
+
+    def _refuse(self, entry: Entry, what: str, **parts: str) -> None:
+        where = self.source if entry.line is None else f"{self.source}:{entry.line}"
+        self.problems.add(RecipeError(what if where == "--set" else f"{where}: {what}", **parts))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Equal as YAML values: 1 and 1.0 are, 1 and true are not."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _kind(branches: Tree, default: Tree) -> Any:
+    entry = branches.get(TAG, default.get(TAG))
+    return entry.value if isinstance(entry, Entry) else None
+
+
+def overridden(base: Tree, assignments: Sequence[str], objective_fields: dict[str, tuple[str, ...]], problems: Problems) -> Tree:
+    """`base` with `a.b=c` assignments, YAML values, as the user's; an unknown path is refused with the nearest names."""
+    seen: set[str] = set()
+    layer = Layer(source="--set", because=None, problems=problems)
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        path = path.strip()
+        if not equals or not path or not text.strip():
+            problems.add(RecipeError("--set needs PATH=VALUE", got=repr(assignment), fix="for example --set run.seed=2"))
+            continue
+        if path in seen:
+            problems.add(RecipeError(f"--set {path} is given twice", got=repr(assignment), why="one of the two would be ignored",
+                                     fix="keep one"))
+            continue
+        seen.add(path)
+        base = _assigned(base, path, text, layer, objective_fields)
+    return base
+
+
+def _assigned(base: Tree, path: str, text: str, layer: Layer, objective_fields: dict[str, tuple[str, ...]]) -> Tree:
+    value = parse(text, f"--set {path}").value
+    reading = Reading(source="--set", lines={}, origin="user", problems=layer.problems)
+    new = tree(value, path, reading)
+    if (isinstance(new, Entry) and new.label) or (isinstance(new, dict) and any(entry.label for _, entry in entries(new))):
+        layer.problems.add(RecipeError(f"--set {path} takes a plain value", got=text,
+                                       why="what you set is recorded as yours, not as a source's",
+                                       fix="put labelled values into a recipe file"))
+        return base
+    written = {path} | ({join(path, name) for name, _ in entries(new)} if isinstance(new, dict) else set())
+    known = _known_paths(base, objective_fields)
+    unknown = sorted(name for name in written if name not in known)
+    for name in unknown:
+        layer.problems.add(RecipeError(f"--set names no setting of this recipe: {name}", got=f"{path}={text}",
+                                       why=f"there is no {name} at this scale",
+                                       fix=f"nearest names: {nearest(name, sorted(known))}"))
+    if unknown:
+        return base
+    changes: Any = new
+    for name in reversed(path.split(".")):
+        changes = {name: changes}
+    return layer.merge(base, changes, "")
+
+
+def _known_paths(base: Tree, objective_fields: dict[str, tuple[str, ...]]) -> set[str]:
+    """Every path of the tree, of an optional setting not written, and of an objective's field."""
+    known = set(_branches(base, ""))
+    for path in list(known):
+        node = _at(base, path)
+        if isinstance(node, dict) and path.endswith(".objective") and isinstance(node.get("name"), Entry):
+            known |= {join(path, field) for field in objective_fields.get(node["name"].value, ())}
+    return known | set(_optional(Settings, base, ""))
+
+
+def _branches(branches: Tree, path: str) -> list[str]:
+    found = []
+    for name, item in branches.items():
+        found.append(join(path, name))
+        if isinstance(item, dict):
+            found.extend(_branches(item, join(path, name)))
+    return found
+
+
+def _at(branches: Tree, path: str) -> Any:
+    node: Any = branches
+    for name in path.split("."):
+        node = node[name]
+    return node
+
+
+def _optional(kind: Any, branches: Any, path: str) -> list[str]:
+    """Paths of fields that the types have and the tree need not."""
+    if not isinstance(branches, dict):
+        return []
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return [found for name, hint in hints.items()
+                for found in (join(path, name), *_optional(hint, branches.get(name), join(path, name)))]
+    options = [option for option in get_args(kind) if dataclasses.is_dataclass(option)]
+    if get_origin(kind) is not None and hasattr(get_origin(kind), "keys"):
+        item = get_args(kind)[1]
+        return [found for name in branches for found in _optional(item, branches[name], join(path, name))]
+    tag = _kind(branches, branches)
+    chosen = [option for option in options if len(options) == 1 or getattr(option, "__name__", "") == tag]
+    return [found for option in chosen for found in _optional(option, branches, path)]

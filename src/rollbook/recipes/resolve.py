@@ -1,0 +1,137 @@
+"""A document at a scale with the user's overrides, decoded and checked: what a run starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args, get_type_hints
+
+from rollbook.recipes import graph, objective, overlay, validate
+from rollbook.recipes.document import Document
+from rollbook.recipes.problems import Problems
+from rollbook.recipes.values import Entry, Tree, entries, plain
+from rollbook.recipes.yamltext import join
+from rollbook.records.codec import TAG, decode, nearest
+from rollbook.records.errors import CodecError, RecipeError
+from rollbook.records.recipe import PolicyGradient, Provenance, ResolvedRecipe, Scale, Settings, Stage, TaskSettings
+
+SCALES: tuple[str, ...] = get_args(Scale)
+
+
+def resolve(document: Document, scale: str, overrides: Sequence[str] = ()) -> ResolvedRecipe:
+    """Every value in force with its provenance; raises RecipeError with all problems of the first kind that has any.
+
+    The kinds, in order: overrides and labels, undisclosed values, types, combinations.
+    """
+    subject = f"recipe {document.name} at scale {scale}"
+    if scale not in SCALES:
+        raise RecipeError("unknown scale", got=repr(scale), fix=f"nearest names: {nearest(scale, list(SCALES))}")
+    problems = Problems()
+    settings = overlay.scaled(document, scale, problems)
+    settings = overlay.overridden(settings, overrides, objective.fields(), problems)
+    problems.raise_any(subject)
+    _refuse_unknown(settings, subject, document.scales)
+    decoded = _decoded(settings, document.file, problems)
+    problems.raise_any(subject)
+    assert decoded is not None
+    validate.check(decoded, problems)
+    problems.raise_any(subject)
+    ordered = {name: decoded.stages[name] for name in graph.order(decoded.stages)}
+    return ResolvedRecipe(name=document.name, title=document.title, subject=document.subject, scale=scale,  # type: ignore[arg-type]
+                          settings=dataclasses.replace(decoded, stages=ordered), provenance=_provenance(settings, decoded))
+
+
+def unknowns(document: Document, scale: str) -> tuple[tuple[str, Entry], ...]:
+    """The undisclosed values left at a scale, in document order."""
+    problems = Problems()
+    settings = overlay.scaled(document, scale, problems)
+    problems.raise_any(f"recipe {document.name} at scale {scale}")
+    return tuple((path, entry) for path, entry in entries(settings) if entry.unknown)
+
+
+def _refuse_unknown(settings: Tree, subject: str, smaller: Iterable[str]) -> None:
+    missing = [(path, entry) for path, entry in entries(settings) if entry.unknown]
+    if not missing:
+        return
+    width = max(len(path) for path, _ in missing)
+    rows = [f"    {path:<{width}}  {entry.note}" + (f" (typical: {entry.typical})" if entry.typical else "")
+            for path, entry in missing]
+    raise RecipeError("\n".join([f"{subject} cannot start: {len(missing)} values are not disclosed", *rows]),
+                      why="what is not known is not invented; a value you supply is recorded as yours",
+                      fix=" or ".join(["add --set PATH=VALUE for each", *(f"use --scale {scale}" for scale in smaller)]))
+
+
+def _decoded(settings: Tree, source: str, problems: Problems) -> Settings | None:
+    """The typed settings, decoded section by section so that each can report its own misfit."""
+    hints = get_type_hints(Settings)
+    sections = [name for name in hints if name != "stages"]
+    parts: dict[str, Any] = {}
+    for name in settings:
+        if name not in hints:
+            _misfit(CodecError(f"unknown key {name}", got=repr(name), why="Settings has no such field",
+                               fix=f"nearest names: {nearest(name, list(hints))}"), settings, source, problems)
+    for name in sections:
+        if name not in settings:
+            _misfit(CodecError(f"missing key {name}", why="Settings needs it", fix=f"write {name}"), settings, source, problems)
+            continue
+        parts[name] = _section(hints[name], settings[name], name, settings, source, problems)
+    stages = settings.get("stages", {})
+    if isinstance(stages, Entry):
+        _misfit(CodecError("stages must be a mapping", got=repr(stages.value)), settings, source, problems)
+        return None
+    parts["stages"] = {name: _section(Stage, item, join("stages", name), settings, source, problems)
+                       for name, item in stages.items()}
+    return None if problems.found else Settings(**parts)
+
+
+def _section(kind: Any, item: Any, path: str, settings: Tree, source: str, problems: Problems) -> Any:
+    try:
+        return _as_written(decode(kind, plain(item), path), plain(item))
+    except CodecError as error:
+        _misfit(error, settings, source, problems)
+        return None
+
+
+def _as_written(record: Any, document: Mapping[str, Any]) -> Any:
+    """The record with its free mappings as the document has them: the codec's first fit makes 60 a 60.0."""
+    if isinstance(record, PolicyGradient):
+        return dataclasses.replace(record, objective=dict(document["objective"]))
+    if isinstance(record, TaskSettings):
+        families = {name: dataclasses.replace(family, parameters=dict(document["families"][name]["parameters"]))
+                    for name, family in record.families.items()}
+        return dataclasses.replace(record, families=families)
+    return record
+
+
+def _misfit(error: CodecError, settings: Tree, source: str, problems: Problems) -> None:
+    """The codec's refusal with the file and line of the value it is about, or `--set` when the user wrote it."""
+    known = dict(entries(settings))
+    for word in re.findall(r"[\w.\-]+", error.what):
+        entry = known.get(word)
+        if entry is not None:
+            where = "--set" if entry.origin == "user" else f"{source}:{entry.line}" if entry.line else source
+            break
+    else:
+        where = source
+    problems.add(RecipeError(f"{where}: {error.what}", got=error.got, why=error.why, fix=error.fix))
+
+
+def _provenance(settings: Tree, decoded: Settings) -> dict[str, Provenance]:
+    """Provenance of every value by dotted path; a value that only its type's default gives is the recipe's."""
+    written = {path: Provenance(origin=entry.origin, label=entry.label, claim=entry.claim, reason=entry.reason,
+                                scaled_from=entry.scaled_from)
+               for path, entry in entries(settings) if not path.endswith(f".{TAG}")}
+    defaults = {path: Provenance(origin="recipe", label=None) for path in leaves(decoded) if path not in written}
+    return {**written, **defaults}
+
+
+def leaves(record: Any, path: str = "") -> list[str]:
+    """Dotted paths of every value of a record."""
+    if dataclasses.is_dataclass(record):
+        items = [(field.name, getattr(record, field.name)) for field in dataclasses.fields(record)]
+    elif isinstance(record, dict):
+        items = list(record.items())
+    else:
+        return [path]
+    return [found for name, item in items for found in leaves(item, join(path, name))]

@@ -1,0 +1,161 @@
+"""The values of a recipe document: plain or labelled leaves in a tree of mappings, read from parsed YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from rollbook.recipes.problems import Problems
+from rollbook.recipes.yamltext import join
+from rollbook.records.codec import nearest
+from rollbook.records.errors import RecipeError
+from rollbook.records.recipe import Label, Plain
+
+LABELS: tuple[str, ...] = get_args(Label)
+DISCLOSED = frozenset({"D", "C", "R"})
+Origin = Literal["recipe", "overlay", "user"]
+_FIELDS = ("value", "values", "label", "claim", "reason", "scaled_from", "note", "typical")
+_NEEDS = {"D": "claim", "C": "claim", "R": "claim", "I": "reason", "U": "note"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One value of a document. Label None is a plain value; label U has none, `note` says what it means, `typical` a range.
+
+    Example: Entry(value=0.3, label="D", claim="mistral.magistral-small.epsilon_high", origin="recipe", line=41)
+    """
+
+    value: Any
+    label: Label | None = None
+    claim: str | None = None
+    reason: str | None = None
+    note: str | None = None
+    typical: str | None = None
+    scaled_from: Plain = None
+    origin: Origin = "recipe"
+    line: int | None = None
+
+    @property
+    def unknown(self) -> bool:
+        return self.label == "U"
+
+
+Tree = dict[str, Any]  # str -> Tree | Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What reading a part of a document needs: its file, its lines, who wrote it, and where problems go."""
+
+    source: str
+    lines: Mapping[str, int]
+    origin: Origin
+    problems: Problems
+
+    def refuse(self, path: str, what: str, **parts: str) -> None:
+        line = self.line(path)
+        where = f"{self.source}:{line}: " if line else f"{self.source}: "
+        self.problems.add(RecipeError(where + what, **parts))
+
+    def line(self, path: str) -> int | None:
+        """The line of the path or of its nearest enclosing key."""
+        while path and path not in self.lines:
+            path = path.rpartition(".")[0]
+        return self.lines.get(path)
+
+
+def tree(document: Any, path: str, reading: Reading) -> Any:
+    """The tree (or the one entry) of a parsed document; dotted keys are nested, labels are checked."""
+    if not isinstance(document, Mapping):
+        return Entry(value=document, origin=reading.origin, line=reading.line(path))
+    if "label" in document or "value" in document:
+        return _labelled(document, path, reading)
+    branches: Tree = {}
+    for key, item in document.items():
+        _graft(branches, key.split("."), tree(item, join(path, key), reading), join(path, key), reading)
+    return branches
+
+
+def _graft(branches: Tree, names: list[str], item: Any, path: str, reading: Reading) -> None:
+    for name in names[:-1]:
+        branches = branches.setdefault(name, {})
+        if isinstance(branches, Entry):
+            reading.refuse(path, f"{path} reaches into a single value")
+            return
+    last = names[-1]
+    if last in branches and isinstance(branches[last], dict) and isinstance(item, dict):
+        for name, below in item.items():
+            _graft(branches[last], [name], below, join(path, name), reading)
+    elif last in branches:
+        reading.refuse(path, f"{path} is written twice, once dotted and once nested", fix="keep one")
+    else:
+        branches[last] = item
+
+
+def _labelled(document: Mapping[str, Any], path: str, reading: Reading) -> Any:
+    label = document.get("label")
+    for key in document:
+        if key not in _FIELDS:
+            reading.refuse(join(path, key), f"unknown key {join(path, key)} in a labelled value", got=repr(key),
+                           fix=f"nearest names: {nearest(key, list(_FIELDS))}")
+    if label not in LABELS:
+        reading.refuse(path, f"{path} has an unknown label", got=repr(label),
+                       why="a value is D disclosed, C confirmed artifact, R reproduced here, I inference or U unknown",
+                       fix=f"use one of {', '.join(LABELS)}, or write the value plainly")
+        return Entry(value=document.get("value"), origin=reading.origin, line=reading.line(path))
+    _check_label(document, path, reading)
+    about = {key: document.get(key) for key in ("claim", "reason", "note", "typical", "scaled_from")}
+    if "values" in document:
+        return _group(document, path, {**about, "label": label}, reading)
+    return Entry(value=document.get("value"), label=label, origin=reading.origin, line=reading.line(path), **about)
+
+
+def _group(document: Mapping[str, Any], path: str, about: Mapping[str, Any], reading: Reading) -> Any:
+    """`{label: I, reason: ..., values: {...}}` gives its label to every plain value below it."""
+    inner = {name.replace(f"{path}.values.", f"{path}.", 1): line for name, line in reading.lines.items()}
+    branches = tree(document["values"], path, dataclasses.replace(reading, lines=inner))
+    if isinstance(branches, Entry):
+        reading.refuse(path, f"{path}.values must be a mapping of values", got=repr(branches.value), fix="write `value:`")
+        return branches
+    return map_entries(branches, lambda name, entry: entry if entry.label or name.endswith("kind")
+                       else dataclasses.replace(entry, **about))
+
+
+def _check_label(document: Mapping[str, Any], path: str, reading: Reading) -> None:
+    label = str(document["label"])
+    need = _NEEDS[label]
+    if not isinstance(document.get(need), str) or not document[need].strip():
+        why = {"claim": "a disclosed value is one that a named source states",
+               "reason": "an inference without its reason is an invention",
+               "note": "whoever supplies the value must know what it means"}[need]
+        reading.refuse(path, f"{path} has label {label} but no {need}", why=why, fix=f"add `{need}:`")
+    if label == "U" and ("value" in document or "values" in document):
+        reading.refuse(path, f"{path} has label U and a value", got=repr(document.get("value", "values")),
+                       why="an unknown value is not known", fix="remove the value, or label it I with its reason")
+    if label != "U" and ("value" in document) == ("values" in document):
+        reading.refuse(path, f"{path} has label {label} but not one of `value` and `values`",
+                       why="only U has no value", fix="add `value:`")
+
+
+def map_entries(branches: Tree, change: Any, path: str = "") -> Tree:
+    """The same tree with every entry replaced by `change(path, entry)`."""
+    return {name: change(join(path, name), item) if isinstance(item, Entry) else map_entries(item, change, join(path, name))
+            for name, item in branches.items()}
+
+
+def entries(branches: Tree, path: str = "") -> Iterator[tuple[str, Entry]]:
+    """Every (dotted path, entry) of a tree, in document order."""
+    for name, item in branches.items():
+        if isinstance(item, Entry):
+            yield join(path, name), item
+        else:
+            yield from entries(item, join(path, name))
+
+
+def plain(branches: Any) -> Any:
+    """The document of a tree: values only."""
+    if isinstance(branches, Entry):
+        return branches.value
+    return {name: plain(item) for name, item in branches.items()}

@@ -1,0 +1,143 @@
+"""Stages 13-14 and what people read: evaluation reports, gate decisions, step reports, the audit's findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A point estimate with its interval. `level` is the coverage, `method` its name.
+
+    Example: Interval(estimate=0.41, low=0.37, high=0.45, level=0.95, method="wilson", count=512)
+    """
+
+    estimate: float
+    low: float
+    high: float
+    level: float
+    method: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolBundle:
+    """Everything an evaluation depends on besides the policy; comparisons need equal bundles.
+
+    Example: ProtocolBundle(name="heldout", tasks="9f..", task_count=512, environment="EnvironmentImage:1", verifier="77..",
+        template="b2..", temperature=0.7, top_p=1.0, max_tokens=64, trials=1, seed=11, aggregation="mean")
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    name: str
+    tasks: str
+    task_count: int
+    environment: str
+    verifier: str
+    template: str
+    temperature: float
+    top_p: float
+    max_tokens: int
+    trials: int
+    seed: int
+    aggregation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalReport:
+    """Stage 13: one policy under one protocol. Unscored items are counted, never averaged in.
+
+    `outcomes` gives per task id 1.0/0.0 (or a mean over trials), None for unscored.
+
+    Example: EvalReport(protocol="ProtocolBundle:1", stage="heldout_after", policy="PolicyVersion:4", weights="cd..",
+        accuracy=Interval(...), format_rate=0.98, unscored=0, in_family=True, outcomes={"Task:1": 1.0}, by_family={"chain_sum": 0.4},
+        mean_tokens=31.5)
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    protocol: str
+    stage: str
+    policy: str
+    weights: str
+    accuracy: Interval
+    format_rate: float | None
+    unscored: int
+    in_family: bool
+    outcomes: Mapping[str, float | None]
+    by_family: Mapping[str, float]
+    mean_tokens: float
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The paired difference of two reports under one protocol (after minus before)."""
+
+    SCHEMA: ClassVar[int] = 1
+    before: str
+    after: str
+    gain: Interval
+    changed: str
+    p_value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateDecision:
+    """Stage 14: permission for one exact policy. Without a signed decision there is none."""
+
+    SCHEMA: ClassVar[int] = 1
+    policy: str
+    weights: str
+    decision: Literal["undecided", "refuse", "allow"]
+    thresholds: Mapping[str, float]
+    regression_owners: tuple[str, ...]
+    authority_limits: tuple[str, ...]
+    canary: str | None
+    rollback: str | None
+    expires: str | None
+    signature: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """One policy-improvement step: the ids of what it made and the numbers a person follows.
+
+    Metrics that were not observed are absent from `metrics`.
+
+    Example: StepReport(stage="rl", step=3, policy="PolicyVersion:3", published="PolicyVersion:4", census="Census:1",
+        batches=("Batch:1", "Batch:2"), updates=("Update:1", "Update:2"), metrics={"reward/total_mean": 0.41})
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    stage: str
+    step: int
+    policy: str
+    published: str
+    census: str
+    batches: tuple[str, ...]
+    updates: tuple[str, ...]
+    metrics: Mapping[str, float]
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """One stage's finding."""
+
+    stage: int
+    name: str
+    result: Literal["pass", "fail", "not_applicable"]
+    record: str | None
+    evidence: str
+    remedy: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """Fourteen findings about one run."""
+
+    SCHEMA: ClassVar[int] = 1
+    run: str
+    rows: tuple[AuditRow, ...]

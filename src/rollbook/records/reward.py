@@ -1,0 +1,101 @@
+"""Stage 8: a verdict is a vector of components or a reason why there is none; never a zero for a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from rollbook.records.codec import content_id
+from rollbook.records.rollout import TraceId
+
+FailureCode = Literal["timeout", "crash", "out_of_memory", "no_reference", "unparsable_reference", "unavailable",
+                      "not_finished"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierStamp:
+    """Which code judged: a digest over its source and settings.
+
+    Example: VerifierStamp(name="math", version="1", digest="77fe..")
+    """
+
+    name: str
+    version: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """A part of the reward that was computed. `confidence` is 1.0 for deterministic rules.
+
+    Example: Component(name="correctness", value=0.9, verifier=VerifierStamp(...), detail="7 = 7")
+    """
+
+    name: str
+    value: float
+    verifier: VerifierStamp
+    confidence: float = 1.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbsentComponent:
+    """A part of the composition that did not run, and why. It is not 0.0."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardVector:
+    """The parts, the composition that was applied to them, and the scalar it gave.
+
+    Example: RewardVector(components=(...), absent=(AbsentComponent(name="language_consistency", reason="not configured"),),
+        composition="magistral/1", composition_digest="c0..", total=1.0, accuracy=1.0)
+    """
+
+    components: tuple[Component, ...]
+    absent: tuple[AbsentComponent, ...]
+    composition: str
+    composition_digest: str
+    total: float
+    accuracy: float | None
+    hidden_test_access: bool = False
+
+    def value(self, name: str) -> float | None:
+        """The component's value, None where it did not run."""
+        return next((part.value for part in self.components if part.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A verdict with a reward vector."""
+
+    SCHEMA: ClassVar[int] = 1
+    trace: TraceId
+    vector: RewardVector
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return content_id(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unscored:
+    """A verdict that could not be reached: the attempt leaves the group statistics and stays in the census."""
+
+    SCHEMA: ClassVar[int] = 1
+    trace: TraceId
+    verifier: VerifierStamp
+    code: FailureCode
+    detail: str
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return content_id(self)
+
+
+Verdict = Scored | Unscored

@@ -1,0 +1,106 @@
+"""Stages 6-7: the request as it was made and the trajectory as it happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NewType
+
+from rollbook.records.codec import content_id
+from rollbook.records.errors import RecordError
+from rollbook.records.tasks import Owner, TaskId
+
+TraceId = NewType("TraceId", str)
+AttemptId = NewType("AttemptId", str)
+StopReason = Literal["end_of_turn", "stop_string", "length", "context_full", "cancelled", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingEnvelope:
+    """Stage 6: everything that decides what "the same model" may spend. Comparisons need equal envelopes.
+
+    `policy` is the weight hash, `top_k` 0 and `min_p` 0.0 mean off, `temperature` 0.0 means greedy.
+
+    Example: SamplingEnvelope(policy="3f..", temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, seed=1, max_tokens=64,
+        max_turns=1, max_seconds=None, stop=(), template="b2..", scaffold="single_turn/1")
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    policy: str
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    max_tokens: int
+    max_turns: int
+    max_seconds: float | None
+    stop: tuple[str, ...]
+    template: str
+    scaffold: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Consecutive tokens of one owner and, for the policy's own, of one policy version.
+
+    `logps` are the engine's log-probabilities at sampling temperature, in nats; None for tokens nobody sampled.
+
+    Example: Segment(owner="policy", token_ids=(17, 2), logps=(-0.5, -0.01), version=3)
+    """
+
+    owner: Owner
+    token_ids: tuple[int, ...]
+    logps: tuple[float, ...] | None = None
+    version: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.owner == "policy":
+            if self.logps is None or self.version is None or len(self.logps) != len(self.token_ids):
+                got = "none" if self.logps is None else str(len(self.logps))
+                raise RecordError("a policy segment needs one log-prob per token and a policy version",
+                                  got=f"{len(self.token_ids)} tokens, {got} log-probs, version {self.version}")
+        elif self.logps is not None or self.version is not None:
+            raise RecordError("only the policy's own tokens carry log-probs and a version", got=self.owner)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Stage 7: one trajectory. The first segment is the prompt; text is `text`, kept beside the ids, never re-tokenised.
+
+    `group` joins the attempts that share a baseline. `observed` holds latency_s and the like, outside the id.
+
+    Example: Trace(attempt="rl/000001/0/Task:1f/2", task="Task:1f..", group="rl/000001/0/Task:1f", envelope="SamplingEnvelope:9c",
+        segments=(Segment(owner="user", token_ids=(5, 6)), Segment(owner="policy", token_ids=(17, 2), logps=(-.5, -.01),
+        version=3)), stop_reason="end_of_turn", text="7")
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    attempt: AttemptId
+    task: TaskId
+    group: str
+    envelope: str
+    segments: tuple[Segment, ...]
+    stop_reason: StopReason
+    text: str
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def id(self) -> TraceId:
+        return TraceId(content_id(self))
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return self.segments[0].token_ids
+
+    @property
+    def policy_segments(self) -> Iterator[Segment]:
+        return (segment for segment in self.segments if segment.owner == "policy")
+
+    @property
+    def action_count(self) -> int:
+        return sum(len(segment.token_ids) for segment in self.policy_segments)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(token for segment in self.segments for token in segment.token_ids)

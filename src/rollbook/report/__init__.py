@@ -1,0 +1,1 @@
+"""What people see: the static report of a run."""

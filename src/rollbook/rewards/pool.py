@@ -1,0 +1,184 @@
+"""Symbolic comparison with a hard limit: worker processes that are killed when their time is over."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rollbook.records.reward import FailureCode
+from rollbook.rewards.errors import RewardError
+
+MEMORY_BYTES = 2 * 1024**3
+START_SECONDS = 120.0
+READY = "ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why there is no answer to whether two texts are equal.
+
+    Example: Failure(code="timeout", detail="killed after 2.0 s")
+    """
+
+    code: FailureCode
+    detail: str
+
+
+Outcome = bool | Failure
+
+
+@dataclass(slots=True)
+class Worker:
+    """One child process in a session of its own. `job` is the index it works on; `deadline` is on the monotonic clock."""
+
+    process: subprocess.Popen[bytes]
+    deadline: float
+    job: int | None = None
+    ready: bool = False
+    buffer: bytearray = field(default_factory=bytearray)
+
+    def kill(self) -> None:
+        """Ends the process with everything it started and takes its exit status."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    pass
+
+    def send(self, document: object) -> None:
+        """Writes one request line; a dead worker is noticed when its output is read."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(document).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+
+class VerifierPool:
+    """Compares answers with references in child processes, one comparison at a time in each, none beyond `seconds`.
+
+    Workers start at the first comparison and stay until `close`. Each is a fresh interpreter, not a fork: safe beside
+    threads that compute. Batches from several threads wait for each other. After Ctrl-C the busy workers are dead and the
+    pool can be used again; a worker whose parent dies reads the end of its input and ends, at the latest when its own
+    timer of the same limit kills it.
+    """
+
+    def __init__(self, *, workers: int, seconds: float, memory_bytes: int = MEMORY_BYTES):
+        self.size, self.seconds, self.memory_bytes = workers, seconds, memory_bytes
+        self._workers: list[Worker] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._finalizer = weakref.finalize(self, _kill_all, self._workers)
+
+    def verify(self, pairs: Sequence[tuple[str, str]]) -> list[Outcome]:
+        """For each (answer, reference) whether they are equal, or why that could not be found out, in order."""
+        if not pairs:
+            return []
+        with self._lock:
+            if self._closed:
+                raise RewardError("the verifier pool is closed", why="its worker processes were ended", fix="make a new judge")
+            distinct = list(dict.fromkeys(pairs))
+            outcomes = dict(zip(distinct, self._run(distinct), strict=True))
+        return [outcomes[pair] for pair in pairs]
+
+    def close(self) -> None:
+        """Ends every worker and waits for each."""
+        with self._lock:
+            self._closed = True
+            _kill_all(self._workers)
+
+    def _run(self, pairs: Sequence[tuple[str, str]]) -> list[Outcome]:
+        waiting, done = deque(range(len(pairs))), dict[int, Outcome]()
+        self._drop([worker for worker in self._workers if worker.process.poll() is not None])  # died while idle
+        try:
+            while len(done) < len(pairs):
+                while len(self._workers) < min(self.size, len(pairs) - len(done)):
+                    self._workers.append(self._start())
+                for worker in self._workers:
+                    if worker.ready and worker.job is None and waiting:
+                        worker.job = waiting.popleft()
+                        worker.deadline = time.monotonic() + self.seconds
+                        worker.send(pairs[worker.job])
+                self._wait(done)
+        finally:
+            self._drop([worker for worker in self._workers if worker.job is not None])
+        return [done[index] for index in range(len(pairs))]
+
+    def _wait(self, done: dict[int, Outcome]) -> None:
+        """Takes what workers answered until one of them did or is over its limit."""
+        watched = [worker for worker in self._workers if worker.job is not None or not worker.ready]
+        with selectors.DefaultSelector() as selector:
+            for worker in watched:
+                assert worker.process.stdout is not None
+                selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+            left = min(worker.deadline for worker in watched) - time.monotonic()
+            for key, _ in selector.select(max(left, 0.0)):
+                self._read(key.data, done)
+        now = time.monotonic()
+        for worker in [worker for worker in watched if worker in self._workers and worker.deadline <= now]:
+            if worker.job is None and worker.ready:
+                continue
+            self._drop([worker])
+            if worker.job is None:
+                raise RewardError("a verifier worker did not start", got=f"nothing within {START_SECONDS} s")
+            done[worker.job] = Failure(code="timeout", detail=f"killed after {self.seconds} s")
+
+    def _read(self, worker: Worker, done: dict[int, Outcome]) -> None:
+        assert worker.process.stdout is not None
+        data = os.read(worker.process.stdout.fileno(), 65536)
+        if not data:
+            self._drop([worker])
+            if worker.job is None:
+                raise RewardError("a verifier worker did not start", got=f"exit status {worker.process.returncode}",
+                                  why="its first imports failed; its error output says which",
+                                  fix="reinstall math-verify and sympy")
+            done[worker.job] = Failure(code="crash", detail=f"the worker ended with status {worker.process.returncode}")
+            return
+        worker.buffer += data
+        if not worker.buffer.endswith(b"\n"):
+            return
+        answer = json.loads(worker.buffer)
+        worker.buffer.clear()
+        if answer == READY:
+            worker.ready = True
+            return
+        assert worker.job is not None
+        done[worker.job] = answer if isinstance(answer, bool) else Failure(**answer)
+        if isinstance(answer, dict) and answer["code"] == "out_of_memory":
+            self._drop([worker])
+        worker.job = None
+
+    def _start(self) -> Worker:
+        command = [sys.executable, "-m", "rollbook.rewards.worker", str(self.seconds), str(self.memory_bytes), str(os.getpid())]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+                                   env=environment)
+        return Worker(process=process, deadline=time.monotonic() + START_SECONDS)
+
+    def _drop(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            worker.kill()
+            if worker in self._workers:
+                self._workers.remove(worker)
+
+
+def _kill_all(workers: list[Worker]) -> None:
+    while workers:
+        workers.pop().kill()

@@ -1,0 +1,1 @@
+"""Solving: engines and the turn loop that make traces."""

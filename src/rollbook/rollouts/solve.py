@@ -1,0 +1,74 @@
+"""Single-turn rollouts: tasks in, traces out, with the envelope they were sampled under."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rollbook.records import (
+    AttemptId,
+    Completion,
+    Request,
+    Sampler,
+    SamplingEnvelope,
+    Segment,
+    Task,
+    Tokenizer,
+    Trace,
+    content_id,
+)
+from rollbook.records.recipe import SamplingSettings
+
+SCAFFOLD = "single_turn/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollouts:
+    """What a stage samples with. `seed` is the run's; with the attempt's name it fixes every uniform."""
+
+    sampler: Sampler
+    tokenizer: Tokenizer
+    sampling: SamplingSettings
+    seed: int
+    max_tokens: int
+
+    def envelope(self, weights: str) -> SamplingEnvelope:
+        """The request as it is made to the policy with this weight hash."""
+        s = self.sampling
+        return SamplingEnvelope(policy=weights, temperature=s.temperature, top_p=s.top_p, top_k=s.top_k, min_p=s.min_p,
+                                seed=self.seed, max_tokens=self.max_tokens, max_turns=1, max_seconds=None, stop=(),
+                                template=self.tokenizer.template_digest, scaffold=SCAFFOLD)
+
+    def solve(self, tasks: Sequence[Task], per_task: int, *, scope: str, envelope: SamplingEnvelope) -> list[Trace]:
+        """`per_task` attempts at each task, in order; a task's attempts form one group. `scope` makes their names unique."""
+        s = self.sampling
+        named = [(task, f"{scope}/{task.id}", sample) for task in tasks for sample in range(per_task)]
+        prompts = {task.id: self.tokenizer.prompt(task.prompt) for task in tasks}
+        requests = [Request(key=f"{group}/{sample}", prompt_ids=prompts[task.id], max_tokens=self.max_tokens,
+                            temperature=s.temperature, top_p=s.top_p, top_k=s.top_k, min_p=s.min_p, seed=self.seed)
+                    for task, group, sample in named]
+        completions = self.sampler.sample(requests)
+        name = content_id(envelope)
+        return [self._trace(task, group, (request, completion), name)
+                for (task, group, _), request, completion in zip(named, requests, completions, strict=True)]
+
+    def _trace(self, task: Task, group: str, answered: tuple[Request, Completion], envelope: str) -> Trace:
+        request, completion = answered
+        prompt = Segment(owner="user", token_ids=request.prompt_ids)
+        return Trace(attempt=AttemptId(request.key), task=task.id, group=group, envelope=envelope,
+                     segments=(prompt, *segments(completion)), stop_reason=completion.stop_reason,
+                     text=self.tokenizer.decode(completion.token_ids), observed={"latency_s": completion.latency_s})
+
+
+def segments(completion: Completion) -> tuple[Segment, ...]:
+    """The sampled tokens cut where the policy version changes."""
+    parts: list[Segment] = []
+    rows = zip(completion.versions, completion.token_ids, completion.logps, strict=True)
+    for version, run in groupby(rows, key=lambda row: row[0]):
+        held = list(run)
+        parts.append(Segment(owner="policy", token_ids=tuple(token for _, token, _ in held),
+                             logps=tuple(logp for _, _, logp in held), version=version))
+    return tuple(parts)
+
+

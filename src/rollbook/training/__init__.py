@@ -1,0 +1,1 @@
+"""Learning: one update per family of losses."""

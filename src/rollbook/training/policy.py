@@ -1,0 +1,109 @@
+"""The policy learner: scores what the objective reads, takes one optimizer step per batch, publishes weights.
+
+Legend: T action tokens of an optimizer step.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rollbook.experience.batches import Packed, evaluate, with_scores
+from rollbook.models.decoder import Decoder
+from rollbook.models.layout import pack as lay_out
+from rollbook.models.logprobs import action_logprobs
+from rollbook.objectives import all_reads, total_loss
+from rollbook.objectives.core import Objective
+from rollbook.objectives.kl import k3
+from rollbook.records import Diverged, Experience
+from rollbook.training.optimizer import Optimizer, Stepped
+from rollbook.training.trees import experience_trees
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one update measured: current log-probs and entropies per action token, the loss by term, the optimizer's step."""
+
+    logp_T: Tensor
+    entropy_T: Tensor
+    clipped_T: Tensor
+    loss: dict[str, float]
+    stepped: Stepped
+
+
+class PolicyLearner:
+    """Owns the trained weights during a policy stage."""
+
+    def __init__(self, decoder: Decoder, optimizer: Optimizer, *, dtype: torch.dtype, temperature: float):
+        self.decoder, self.optimizer, self.dtype, self.temperature = decoder, optimizer, dtype, temperature
+        self.start = frozen_copy(decoder, dtype)
+
+    def score(self, packed: Packed, objective: Objective) -> Packed:
+        """Adds the anchor and reference log-probs where the objective reads them; nothing is scored that is not read."""
+        reads = all_reads(objective)
+        anchor_T = self._frozen(self.decoder, packed) if "anchor_T" in reads else None
+        reference_T = self._frozen(self.start, packed) if "reference_T" in reads else None
+        return with_scores(packed, anchor_T=anchor_T, reference_T=reference_T)
+
+    def update(self, packed: Packed, objective: Objective, *, where: str) -> Measurement:
+        """One optimizer step; raises `Diverged` before touching the weights when loss or gradient is not finite."""
+        self.optimizer.zero()
+        logp_T = torch.empty(packed.seq_T.numel())
+        entropy_T = torch.empty_like(logp_T)
+        clipped_T = torch.zeros(packed.seq_T.numel(), dtype=torch.bool)
+        loss = dict.fromkeys((term.name for term in packed.terms), 0.0)
+        for sequences in packed.plan:
+            index_T = torch.isin(packed.seq_T, torch.tensor(sequences)).nonzero()[:, 0]
+            scores = self._forward(self.decoder, [packed.members[i] for i in sequences])
+            terms, clipped = evaluate(objective, packed, index_T, scores.logp_T)
+            weights = list(packed.weight_KT[:, index_T])
+            part = total_loss(terms, weights)
+            _finite(part, where)
+            part.backward()
+            logp_T[index_T], entropy_T[index_T], clipped_T[index_T] = scores.logp_T.detach(), scores.entropy_T, clipped
+            for term, weight_T in zip(terms, weights, strict=True):
+                loss[term.name] += float(term.reduce(weight_T).detach())
+        return Measurement(logp_T=logp_T, entropy_T=entropy_T, clipped_T=clipped_T, loss=loss, stepped=self.optimizer.step(where))
+
+    def kl_to_start(self, members: Sequence[Experience], logp_T: Tensor) -> float:
+        """Mean k3 estimate (nats per token) of KL(policy || start) on these members' action tokens with log-probs `logp_T`."""
+        with torch.no_grad():
+            start_T = self._forward(self.start, members).logp_T
+        return float(k3(logp_T, start_T).mean())
+
+    def _frozen(self, decoder: Decoder, packed: Packed) -> Tensor:
+        logp_T = torch.empty(packed.seq_T.numel())
+        with torch.no_grad():
+            for sequences in packed.plan:
+                index_T = torch.isin(packed.seq_T, torch.tensor(sequences)).nonzero()[:, 0]
+                logp_T[index_T] = self._forward(decoder, [packed.members[i] for i in sequences]).logp_T
+        return logp_T
+
+    def _forward(self, decoder: Decoder, members: Sequence[Experience]):  # type: ignore[no-untyped-def]
+        layout = lay_out(experience_trees(members), window=decoder.architecture.window)
+        return action_logprobs(decoder, layout, temperature=self.temperature, dtype=self.dtype)
+
+
+def frozen_copy(decoder: Decoder, dtype: torch.dtype) -> Decoder:
+    """The weights as they are now, without gradient: matrices in the compute dtype, vectors in fp32."""
+    clone = copy.deepcopy(decoder).requires_grad_(False)
+    with torch.no_grad():
+        for parameter in clone.parameters():
+            if parameter.ndim > 1:
+                parameter.data = parameter.data.to(dtype)
+    return clone
+
+
+def _finite(loss: Tensor, where: str) -> None:
+    if not math.isfinite(float(loss.detach())):
+        raise Diverged(f"the loss of {where} is not finite", got=str(float(loss.detach())),
+                       why="a log-prob or weight in the batch is not finite",
+                       fix="look at the batch kept in the run; lower the learning rate or the clip bounds")
+
+
+Progress = Callable[[str], None]

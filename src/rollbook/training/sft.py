@@ -1,0 +1,56 @@
+"""Supervised fine-tuning: mean negative log-likelihood of the policy's own tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rollbook.models.decoder import Decoder
+from rollbook.models.layout import pack
+from rollbook.models.logprobs import action_logprobs
+from rollbook.records import Demonstration, Diverged
+from rollbook.training.optimizer import Optimizer, Stepped
+from rollbook.training.trees import demonstration_tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftStep:
+    """Mean loss in nats per trained token, how many tokens, and the optimizer's step."""
+
+    loss_nats: float
+    tokens: int
+    stepped: Stepped
+
+
+def sft_update(decoder: Decoder, optimizer: Optimizer, batch: Sequence[Demonstration], *, dtype: torch.dtype,
+               max_tokens: int, where: str) -> SftStep:
+    """One optimizer step on a batch; the mean is over all its policy tokens, however it is cut into micro-batches."""
+    total = sum(span.length for one in batch for span in one.owners if span.owner == "policy")
+    if total == 0:
+        raise Diverged(f"{where} holds no policy token", why="there is nothing to imitate", fix="check the demonstrations' owners")
+    optimizer.zero()
+    loss = 0.0
+    for part in _cut(batch, max_tokens):
+        layout = pack([demonstration_tree(one) for one in part], window=decoder.architecture.window)
+        nll = -action_logprobs(decoder, layout, temperature=1.0, dtype=dtype).logp_T.sum() / total
+        loss += float(nll.detach())
+        if not math.isfinite(loss):
+            raise Diverged(f"the loss of {where} is not finite", got=str(loss), fix="lower the learning rate")
+        nll.backward()
+    return SftStep(loss_nats=loss, tokens=total, stepped=optimizer.step(where))
+
+
+def _cut(batch: Sequence[Demonstration], max_tokens: int) -> list[list[Demonstration]]:
+    """The batch, longest first, in parts of at most `max_tokens` tokens (a longer item stands alone)."""
+    parts: list[list[Demonstration]] = []
+    used = 0
+    for one in sorted(batch, key=lambda item: -len(item.token_ids)):
+        if not parts or used + len(one.token_ids) > max_tokens:
+            parts.append([])
+            used = 0
+        parts[-1].append(one)
+        used += len(one.token_ids)
+    return parts

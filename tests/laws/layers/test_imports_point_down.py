@@ -1,0 +1,106 @@
+"""Who may import whom, the heavy packages' one home, and what stays importable without them."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[3] / "src" / "rollbook"
+LOWER = {"records", "objectives", "evidence", "ledger", "models", "tasks", "environments", "rewards", "rollouts", "experience",
+         "training", "evaluation"}
+ALLOWED = {  # the table of the architecture
+    "records": set(),
+    "objectives": set(),
+    "evidence": {"records"},
+    "ledger": {"records"},
+    "models": {"records"},
+    "tasks": {"records"},
+    "environments": {"records"},
+    "rewards": {"records"},
+    "rollouts": {"records", "models", "environments"},
+    "experience": {"records", "objectives"},
+    "training": {"records", "objectives", "models", "experience"},
+    "evaluation": {"records", "tasks", "environments", "rewards", "rollouts"},
+    "orchestration": LOWER,
+    "audit": {"records", "ledger", "objectives", "models", "tasks", "environments", "rewards", "experience", "training",
+              "evaluation"},
+    "recipes": {"records", "evidence"},
+    "report": {"records", "evidence", "ledger"},
+    "cli": LOWER | {"orchestration", "audit", "recipes", "report", "cli_output", "cli_progress"},
+    "cli_output": {"records", "recipes"},
+    "cli_progress": {"records"},
+}
+HOMES = {"transformers": "models/", "vllm": "rollouts/engines/vllm.py", "ray": "orchestration/runtimes/ray.py"}
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Full names of what a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def package(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+FILES = sorted(file for file in SOURCE.rglob("*.py") if file.parent != SOURCE or file.name.startswith("cli"))
+
+
+def test_every_package_has_its_place_in_the_table() -> None:
+    assert {package(file) for file in FILES} <= set(ALLOWED)
+
+
+@pytest.mark.parametrize("name", sorted(ALLOWED))
+def test_a_package_imports_only_what_its_layer_may(name: str) -> None:
+    strays = [f"{file.relative_to(SOURCE)} imports {other}" for file in FILES if package(file) == name for other in imported(file)
+              if other.startswith("rollbook.") and other.split(".")[1] in ALLOWED and other.split(".")[1] != name
+              and other.split(".")[1] not in ALLOWED[name]]
+    assert not strays
+
+
+def test_a_heavy_package_is_imported_only_in_its_home() -> None:
+    strays = [f"{file.relative_to(SOURCE)} imports {other}" for file in FILES for other in imported(file)
+              if (home := HOMES.get(other.split(".")[0])) and not str(file.relative_to(SOURCE)).startswith(home)]
+    assert not strays
+
+
+def loaded_after(program: str, heavy: tuple[str, ...]) -> list[str]:
+    """Which heavy packages are loaded once a fresh interpreter has run the program."""
+    code = f"{program}\nimport sys\nprint([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found: list[str] = ast.literal_eval(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+ALL_MODULES = """
+import importlib, pkgutil
+for name in {names!r}:
+    root = importlib.import_module("rollbook." + name)
+    for module in pkgutil.walk_packages(root.__path__, root.__name__ + "."):
+        importlib.import_module(module.name)
+"""
+
+
+def test_records_evidence_ledger_and_recipes_import_without_torch() -> None:
+    program = ALL_MODULES.format(names=("records", "evidence", "ledger", "recipes"))
+    assert loaded_after(program, ("torch", "transformers", "ray", "vllm")) == []
+
+
+def test_help_and_recipes_run_without_torch() -> None:
+    program = ("from click.testing import CliRunner\nfrom rollbook.cli import main\n"
+               "for words in (['--help'], ['run', '--help'], ['recipes'], ['recipes', 'check', 'magistral-small']):\n"
+               "    assert CliRunner().invoke(main, words).exit_code == 0")
+    assert loaded_after(program, ("torch", "transformers", "numpy", "pyarrow")) == []
+
+
+def test_objectives_tasks_rewards_ledger_and_evidence_import_without_transformers_ray_or_vllm() -> None:
+    program = "".join(f"import rollbook.{name}\n" for name in ("objectives", "tasks", "rewards", "ledger", "evidence"))
+    assert loaded_after(program, ("transformers", "ray", "vllm")) == []

@@ -1,0 +1,157 @@
+"""The hard limit: work is killed, a failure is not a wrong answer, and nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rollbook.rewards import Failure, RewardError, VerifierPool
+
+TOWER = (r"7^{7^{7^{7^{7}}}}", "5")
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with_pool = VerifierPool(workers=1, seconds=1.0)
+    yield with_pool
+    with_pool.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def gone(pids: list[int], seconds: float = 10.0) -> bool:
+    end = time.monotonic() + seconds
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not any(map(alive, pids))
+
+
+def pids(pool: VerifierPool) -> list[int]:
+    return [worker.process.pid for worker in pool._workers]
+
+
+def test_a_comparison_beyond_the_limit_is_killed_and_the_next_one_is_answered(pool):
+    pool.verify([("60+1", "61")])
+    first = pids(pool)
+    outcomes = pool.verify([TOWER, ("60+1", "61"), ("60+2", "61")])
+    assert outcomes[0] == Failure(code="timeout", detail="killed after 1.0 s")
+    assert outcomes[1:] == [True, False]
+    assert gone(first)
+
+
+def test_a_reference_that_cannot_be_read_is_a_failure_of_its_own_kind(pool):
+    outcome = pool.verify([("3", r"\frac{\begin{")])[0]
+    assert isinstance(outcome, Failure) and outcome.code == "unparsable_reference"
+
+
+def test_equal_pairs_are_compared_once_and_answered_each(pool):
+    assert pool.verify([("60+1", "61")] * 3) == [True] * 3
+
+
+def test_a_pool_works_off_the_main_thread(pool):
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(pool.verify([("x+x", "2x"), ("x+1", "2x")])))
+    thread.start()
+    thread.join()
+    assert found == [True, False]
+
+
+@pytest.mark.parametrize("answer", [
+    "__import__('os').system('touch {path}')", "().__class__.__mro__.__len__()",
+    "open('{path}','w')", "exec(\"open('{path}','w')\")",
+    r"\text{{__import__('os').system('touch {path}')}}",
+])
+def test_an_answer_is_never_run_as_python(pool, tmp_path, answer):
+    path = tmp_path / "ran"
+    assert pool.verify([(answer.format(path=path), "0")]) == [False]
+    assert not path.exists()
+
+
+def test_a_megabyte_of_answer_is_bounded(pool):
+    outcomes = pool.verify([("1+" * 500_000 + "1", "500001"), ("(" * 3000 + "1" + ")" * 3000, "2")])
+    assert outcomes[0] is False
+    assert outcomes[1] is False or isinstance(outcomes[1], Failure)
+    assert pool.verify([("60+1", "61")]) == [True]
+
+
+def test_a_worker_that_dies_at_work_is_a_crash_and_not_a_wrong_answer(pool):
+    pool.verify([("60+1", "61")])
+    [worker] = pids(pool)
+    threading.Timer(0.3, os.kill, (worker, signal.SIGSEGV)).start()
+    [outcome] = pool.verify([TOWER])
+    assert isinstance(outcome, Failure) and outcome.code == "crash"
+    assert pool.verify([("60+1", "61")]) == [True]
+
+
+def test_a_worker_that_dies_while_idle_is_replaced(pool):
+    pool.verify([("60+1", "61")])
+    [worker] = pids(pool)
+    os.kill(worker, signal.SIGKILL)
+    assert gone([worker])
+    assert pool.verify([("60+1", "61")]) == [True]
+
+
+def test_memory_beyond_the_limit_is_a_failure_of_its_own_kind():
+    small = VerifierPool(workers=1, seconds=20.0, memory_bytes=400 * 1024**2)
+    try:
+        [outcome] = small.verify([(r"2^{2^{36}}", "3")])
+        assert isinstance(outcome, Failure) and outcome.code in ("out_of_memory", "crash")
+        assert small.verify([("60+1", "61")]) == [True]
+    finally:
+        small.close()
+
+
+def test_a_closed_pool_has_no_processes_and_refuses_work():
+    pool = VerifierPool(workers=2, seconds=1.0)
+    pool.verify([("60+1", "61"), ("60+2", "61")])
+    workers = pids(pool)
+    assert len(workers) == 2
+    pool.close()
+    assert gone(workers, 2.0)
+    with pytest.raises(RewardError, match="closed"):
+        pool.verify([("1+1", "2")])
+
+
+def test_a_forgotten_pool_leaves_no_process():
+    pool = VerifierPool(workers=1, seconds=1.0)
+    pool.verify([("60+1", "61")])
+    workers = pids(pool)
+    del pool
+    assert gone(workers)
+
+
+PARENT = textwrap.dedent("""
+    import threading
+    from rollbook.rewards import VerifierPool
+    pool = VerifierPool(workers=1, seconds={seconds})
+    pool.verify([("60+1", "61")])
+    print(pool._workers[0].process.pid, flush=True)
+    if {busy}:
+        pool.verify([({answer!r}, "5")])
+    threading.Event().wait()
+""")
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("answer", [r"7^{7^{7^{7^{7}}}}", ""], ids=["busy", "idle"])
+def test_no_worker_outlives_a_parent_that_was_stopped(how, answer):
+    code = PARENT.format(seconds=2.0, answer=answer, busy=answer != "")
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    worker = int(parent.stdout.readline())
+    time.sleep(0.3)
+    assert alive(worker)
+    parent.send_signal(how)
+    parent.wait(10)
+    parent.stdout.close()
+    assert gone([worker], 6.0)
