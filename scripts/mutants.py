@@ -3,6 +3,10 @@
 Reads tests/mutants/*.toml. Each mutant replaces text in one file of a copy of the package and runs the tests it names, without
 touching the working tree. Prints a table; exits 1 when a mutant survives or no longer applies, or when the untouched copy fails.
 
+A file's `[tree]` table says what its mutants need: `package` and `tests` are the folders that `file` and `tests` are relative to,
+`copied` the folders of the copy, `bare` the packages whose __init__.py is left empty there so that nothing else of theirs loads.
+Without the table they are the objectives.
+
     python scripts/mutants.py [--only TEXT]
 """
 
@@ -18,7 +22,7 @@ import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -27,9 +31,6 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = Path("src/rollbook/objectives")
-TESTS = Path("tests/laws/objectives")
-COPIED = (PACKAGE, TESTS, Path("tests/golden/objectives"))
 TIMEOUT_S = 180
 LOADED = (hypothesis, torch)  # before the fork, so that no child has to
 CONFTEST = """from hypothesis import Phase, settings
@@ -40,10 +41,28 @@ settings.load_profile("mutants")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """What the copy for some mutants holds."""
+
+    package: Path
+    tests: Path
+    copied: tuple[Path, ...]
+    bare: tuple[Path, ...]
+
+
+OBJECTIVES = Tree(
+    package=Path("src/rollbook/objectives"),
+    tests=Path("tests/laws/objectives"),
+    copied=(Path("src/rollbook/objectives"), Path("tests/laws/objectives"), Path("tests/golden/objectives")),
+    bare=(),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
     """One replacement in one file, and the tests that must notice.
 
-    Example: Mutant(id="k3-reads-d-backwards", hazard=0, file="kl.py", old="x", new="-x", tests=("test_kl.py",))
+    Example: Mutant(id="k3-reads-d-backwards", hazard=0, file="kl.py", old="x", new="-x", tests=("test_kl.py",), tree=objectives)
     """
 
     id: str
@@ -52,6 +71,7 @@ class Mutant:
     old: str
     new: str
     tests: tuple[str, ...]
+    tree: Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +84,16 @@ class Outcome:
 
 def load(folder: Path) -> list[Mutant]:
     """Every mutant of the folder's files; ids are unique."""
-    records = [record for path in sorted(folder.glob("*.toml")) for record in tomllib.loads(path.read_text())["mutant"]]
-    mutants = [
+    mutants = [mutant for path in sorted(folder.glob("*.toml")) for mutant in load_file(tomllib.loads(path.read_text()))]
+    if len({mutant.id for mutant in mutants}) != len(mutants):
+        raise SystemExit("mutant ids must be unique")
+    return mutants
+
+
+def load_file(document: dict[str, Any]) -> list[Mutant]:
+    """The mutants of one file."""
+    tree = _tree(document["tree"]) if "tree" in document else OBJECTIVES
+    return [
         Mutant(
             id=record["id"],
             hazard=record["hazard"],
@@ -73,19 +101,28 @@ def load(folder: Path) -> list[Mutant]:
             old=record["old"],
             new=record["new"],
             tests=tuple(record["tests"]),
+            tree=tree,
         )
-        for record in records
+        for record in document["mutant"]
     ]
-    if len({mutant.id for mutant in mutants}) != len(mutants):
-        raise SystemExit("mutant ids must be unique")
-    return mutants
 
 
-def copy_tree(target: Path) -> None:
+def _tree(table: dict[str, Any]) -> Tree:
+    return Tree(
+        package=Path(table["package"]),
+        tests=Path(table["tests"]),
+        copied=tuple(map(Path, table["copied"])),
+        bare=tuple(map(Path, table["bare"])),
+    )
+
+
+def copy_tree(target: Path, tree: Tree) -> None:
     """What the tests need: the package, its tests, the papers page; hypothesis does not shrink what it finds."""
-    for path in COPIED:
+    for path in tree.copied:
         shutil.copytree(ROOT / path, target / path, ignore=shutil.ignore_patterns("__pycache__"))
     (target / "src/rollbook/__init__.py").write_text('"""Copy for mutation."""\n')
+    for path in tree.bare:
+        (target / path / "__init__.py").write_text('"""Copy for mutation."""\n')
     (target / "docs").mkdir()
     shutil.copy(ROOT / "docs/papers.md", target / "docs/papers.md")
     (target / "pytest.ini").write_text("[pytest]\n")
@@ -137,25 +174,30 @@ def try_mutant(mutant: Mutant) -> Outcome:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         target = Path(name)
-        copy_tree(target)
-        path = target / PACKAGE / mutant.file
+        copy_tree(target, mutant.tree)
+        path = target / mutant.tree.package / mutant.file
         text = path.read_text()
         if mutant.old not in text:
             return Outcome(mutant=mutant, killed=False, by="does not apply: the replaced text is gone", seconds=0.0)
         path.write_text(text.replace(mutant.old, mutant.new))
-        passed, first = run_tests(target, [str(TESTS / test) for test in mutant.tests])
+        passed, first = run_tests(target, [str(mutant.tree.tests / test) for test in mutant.tests])
     by = "SURVIVED" if passed else first
     return Outcome(mutant=mutant, killed=not passed, by=by, seconds=time.monotonic() - began)
 
 
 def clean_copy_passes(mutants: list[Mutant]) -> bool:
-    """Whether the copy works at all before anything is broken in it, and is what gets imported."""
+    """Whether each tree's copy works at all before anything is broken in it, and is what gets imported."""
+    return all(_clean_copy_passes(tree, [mutant for mutant in mutants if mutant.tree == tree])
+               for tree in dict.fromkeys(mutant.tree for mutant in mutants))
+
+
+def _clean_copy_passes(tree: Tree, mutants: list[Mutant]) -> bool:
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         target = Path(name)
-        copy_tree(target)
-        origin = "import rollbook.objectives as o\n\n\ndef test_origin():\n    assert o.__file__.startswith({0!r})\n"
+        copy_tree(target, tree)
+        origin = "import rollbook as r\n\n\ndef test_origin():\n    assert r.__file__.startswith({0!r})\n"
         (target / "test_origin.py").write_text(origin.format(str(target)))
-        tests = sorted({str(TESTS / test) for mutant in mutants for test in mutant.tests})
+        tests = sorted({str(tree.tests / test) for mutant in mutants for test in mutant.tests})
         passed, first = run_tests(target, ["test_origin.py", *tests])
         if not passed:
             print(f"the untouched copy fails: {first}")

@@ -79,9 +79,10 @@ def run(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...],
 
     try:
         with live_progress() as progress:
-            ctx.exit(run_recipe(resolved, folder, progress))
-    except KeyboardInterrupt:
+            code = run_recipe(resolved, folder, progress)
+    except (KeyboardInterrupt, Stopped):
         raise _stopped(folder) from None
+    _finish(ctx, folder, code)
 
 
 @main.command()
@@ -97,9 +98,10 @@ def resume(ctx: click.Context, run_folder: Path) -> None:
 
     try:
         with live_progress() as progress:
-            ctx.exit(resume_run(run_folder, progress))
-    except KeyboardInterrupt:
+            code = resume_run(run_folder, progress)
+    except (KeyboardInterrupt, Stopped):
         raise _stopped(run_folder) from None
+    _finish(ctx, run_folder, code)
 
 
 @main.command()
@@ -143,6 +145,15 @@ def recipes_check(file: str) -> None:
     from rollbook.recipes import load
 
     check_recipe(load(file))
+
+
+def _finish(ctx: click.Context, folder: Path, code: int) -> None:
+    """Draws the report of a run that ended well and leaves with its code."""
+    if code == 0:
+        from rollbook.report.page import write_report
+
+        click.echo(f"report: {write_report(folder)}")
+    ctx.exit(code)
 
 
 def _stopped(folder: Path) -> Stopped:

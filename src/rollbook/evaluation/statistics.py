@@ -22,7 +22,8 @@ def wilson(successes: float, count: int, *, level: float = 0.95) -> Interval:
     p = successes / count
     centre = (p + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
-    return Interval(estimate=p, low=max(0.0, centre - half), high=min(1.0, centre + half), level=level, method="wilson", count=count)
+    return Interval(estimate=p, low=max(0.0, centre - half), high=min(1.0, centre + half), level=level, method="wilson",
+                    count=count)
 
 
 def paired_bootstrap(differences: Sequence[Sequence[float]], *, seed: int, level: float = 0.95) -> Interval:

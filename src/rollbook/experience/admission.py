@@ -69,7 +69,8 @@ def admit(groups: Sequence[Group], rule: AdmissionRule) -> Admission:
         code, detail = _group_code(one, rule)
         if code == "accepted":
             admitted.append(AdmittedGroup(id=one.id, members=one.scored))
-        outcomes += [_outcome(one, trace, verdict, (code, detail)) for trace, verdict in zip(one.traces, one.verdicts, strict=True)]
+        pairs = zip(one.traces, one.verdicts, strict=True)
+        outcomes += [_outcome(one, trace, verdict, (code, detail)) for trace, verdict in pairs]
     return Admission(groups=tuple(admitted), outcomes=tuple(outcomes))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -61,7 +62,7 @@ def minibatches(groups: Sequence[AdmittedGroup], count: int) -> tuple[tuple[Admi
     """The groups cut into at most `count` parts of nearly equal size, between groups; no part is empty."""
     parts = min(count, len(groups))
     bounds = [len(groups) * i // parts for i in range(parts + 1)] if parts else []
-    return tuple(tuple(groups[a:b]) for a, b in zip(bounds, bounds[1:], strict=False))
+    return tuple(tuple(groups[a:b]) for a, b in pairwise(bounds))
 
 
 def credited(parts: Sequence[Sequence[AdmittedGroup]], objective: Objective, scope: str) -> tuple[Credit, ...]:
@@ -72,7 +73,8 @@ def credited(parts: Sequence[Sequence[AdmittedGroup]], objective: Objective, sco
     group_S = torch.tensor([g for g, one in enumerate(groups) for _ in one.members], dtype=torch.long)
     part_S = torch.tensor([p for p, part in enumerate(parts) for one in part for _ in one.members], dtype=torch.long)
     rule = objective.credit
-    given = assign_credit(rule, Measured(reward_S=reward_S, group_S=group_S, seq_T=torch.arange(len(members)), minibatch_S=part_S))
+    given = assign_credit(rule, Measured(reward_S=reward_S, group_S=group_S, minibatch_S=part_S,
+                                         seq_T=torch.arange(len(members))))
     if given.advantage_S is None:
         raise RecordError("this credit rule gives no advantage per sequence", got=type(rule).__name__,
                           why="rules per token need a critic or step rewards", fix="use a per-sequence rule")

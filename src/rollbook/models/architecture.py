@@ -112,8 +112,9 @@ def to_config(architecture: Architecture) -> dict[str, Any]:
     if a.kind == "llama":
         document["mlp_bias"] = False
     if a.experts:
-        document |= {"num_experts": a.experts, "num_experts_per_tok": a.experts_per_token, "moe_intermediate_size": a.intermediate,
-                     "norm_topk_prob": a.renormalize_experts, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        document |= {"num_experts": a.experts, "num_experts_per_tok": a.experts_per_token,
+                     "moe_intermediate_size": a.intermediate, "norm_topk_prob": a.renormalize_experts,
+                     "decoder_sparse_step": 1, "mlp_only_layers": [],
                      "router_aux_loss_coef": 0.0, "use_sliding_window": False, "output_router_logits": False}
     return document
 

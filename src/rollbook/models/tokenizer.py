@@ -88,7 +88,8 @@ def load_tokenizer(folder: Path) -> ChatTokenizer:
     template_file = folder / "chat_template.jinja"
     template = template_file.read_text() if template_file.is_file() else config.get("chat_template")
     if not isinstance(template, str):
-        raise ModelError("the model has no chat template", got=str(folder), why="prompts could not be rendered as at serving time",
+        raise ModelError("the model has no chat template", got=str(folder),
+                         why="prompts could not be rendered as at serving time",
                          fix="use an instruct model, or put a chat_template.jinja into the folder")
     specials = {key: _text(config[key]) for key in ("bos_token", "eos_token", "pad_token", "unk_token") if config.get(key)}
     eos = specials.get("eos_token")

@@ -69,9 +69,31 @@ class Cache:
     value: Tensor
     length_B: Tensor
 
-    def select(self, rows: Tensor) -> Cache:
-        """The cache of some rows, in their order."""
-        return Cache(key=self.key[:, rows], value=self.value[:, rows], length_B=self.length_B[rows])
+    @classmethod
+    def empty(cls, a: Architecture, rows: int, capacity: int, dtype: torch.dtype) -> Cache:
+        """Room for `rows` rows of `capacity` positions."""
+        shape = (a.layers, rows, a.kv_heads, capacity, a.head_dim)
+        return cls(key=torch.zeros(shape, dtype=dtype), value=torch.zeros(shape, dtype=dtype),
+                   length_B=torch.zeros(rows, dtype=torch.long))
+
+    def first(self, rows: int) -> Cache:
+        """A view of the first rows; what is appended to it is appended here."""
+        return Cache(key=self.key[:, :rows], value=self.value[:, :rows], length_B=self.length_B[:rows])
+
+    def put(self, at: int, other: Cache, rows: Tensor) -> None:
+        """Copies some of another cache's rows to here, from row `at` on."""
+        width = other.key.shape[3]
+        for mine, theirs in ((self.key, other.key), (self.value, other.value)):
+            for place, row in enumerate(rows.tolist(), start=at):
+                mine[:, place, :, :width] = theirs[:, row]
+        self.length_B[at:at + len(rows)] = other.length_B[rows]
+
+    def move(self, source: int, target: int) -> None:
+        """Copies one row over another."""
+        used = int(self.length_B[source])
+        self.key[:, target, :, :used] = self.key[:, source, :, :used]
+        self.value[:, target, :, :used] = self.value[:, source, :, :used]
+        self.length_B[target] = self.length_B[source]
 
 
 class WorkingCopy:
@@ -97,29 +119,40 @@ class WorkingCopy:
             yield from ((f"model.layers.{index}.{name}", tensor) for name, tensor in _unfuse(layer, a))
 
     @torch.inference_mode()
-    def prefill(self, token_BP: Tensor, length_B: Tensor, capacity: int) -> tuple[Tensor, Cache]:
-        """Logits [B, V] after each row's last prompt token, and the cache of the prompts with room for `capacity` positions."""
+    def prefill(self, token_BP: Tensor, length_B: Tensor, prefix: Cache | None = None) -> tuple[Tensor, Cache]:
+        """Logits [B, V] after each row's last token, and the rows' cache, with no room to spare.
+
+        `prefix` is the one-row cache of what stands before every row; it is computed once and copied.
+        """
         a = self.architecture
         rows, width = token_BP.shape
-        shape = (a.layers, rows, a.kv_heads, capacity, a.head_dim)
-        cache = Cache(key=torch.zeros(shape, dtype=self.dtype), value=torch.zeros(shape, dtype=self.dtype), length_B=length_B)
-        place = torch.arange(width)
-        mask = place[:, None] >= place[None, :]
-        if a.window is not None:
-            mask &= place[:, None] - place[None, :] < a.window
-        tables = rotary_table(a, place.repeat(rows))
+        before = 0 if prefix is None else int(prefix.length_B)
+        end = before + width
+        cache = Cache.empty(a, rows, end, self.dtype)
+        cache.length_B += length_B + before
+        if prefix is not None:
+            cache.key[:, :, :, :before], cache.value[:, :, :, :before] = prefix.key[..., :before, :], prefix.value[..., :before, :]
+        bias = self._causal(before, width).repeat(a.group, 1)
+        tables = rotary_table(a, torch.arange(before, end).repeat(rows))
         residual = self.embedding[token_BP.flatten()].float()
         for index, layer in enumerate(self.layers):
             q, k, v = self._project(layer, residual, tables)
             q, k, v = (x.view(rows, width, -1, a.head_dim).transpose(1, 2) for x in (q, k, v))
-            cache.key[index, :, :, :width], cache.value[index, :, :, :width] = k, v
-            bias = torch.zeros(mask.shape, dtype=self.dtype).masked_fill_(~mask, float("-inf")).repeat(a.group, 1)
+            cache.key[index, :, :, before:end], cache.value[index, :, :, before:end] = k, v
             rowed = q.reshape(rows, a.kv_heads, a.group * width, a.head_dim)
-            mixed = F.scaled_dot_product_attention(rowed, k, v, attn_mask=bias)
+            mixed = F.scaled_dot_product_attention(rowed, cache.key[index], cache.value[index], attn_mask=bias)
             mixed = mixed.view(rows, a.heads, width, a.head_dim).transpose(1, 2).reshape(rows * width, -1)
             residual = self._finish(layer, residual, mixed)
         last = residual.view(rows, width, -1)[torch.arange(rows), length_B - 1]
         return self.logits(last), cache
+
+    def _causal(self, before: int, width: int) -> Tensor:
+        """Additive mask [width, before + width] of a block of queries that follows `before` cached positions."""
+        at, seen = torch.arange(before, before + width), torch.arange(before + width)
+        mask = at[:, None] >= seen[None, :]
+        if self.architecture.window is not None:
+            mask &= at[:, None] - seen[None, :] < self.architecture.window
+        return torch.zeros(mask.shape, dtype=self.dtype).masked_fill_(~mask, float("-inf"))
 
     @torch.inference_mode()
     def decode(self, token_B: Tensor, cache: Cache) -> Tensor:
@@ -127,7 +160,7 @@ class WorkingCopy:
         a = self.architecture
         rows = token_B.shape[0]
         row = torch.arange(rows)
-        at = cache.length_B
+        at = cache.length_B.clone()
         seen = int(at.max()) + 1
         place = torch.arange(seen)
         mask = place[None, :] <= at[:, None]
@@ -145,7 +178,7 @@ class WorkingCopy:
             weight = torch.softmax(score.float().mul_(scale).add_(bias), dim=-1).to(self.dtype)
             mixed = (weight @ cache.value[index, :, :, :seen]).reshape(rows, -1)
             residual = self._finish(layer, residual, mixed)
-        cache.length_B = at + 1
+        cache.length_B += 1
         return self.logits(residual)
 
     def logits(self, residual: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""Who runs when: the policy-improvement step, loops, stages, resume."""
+"""Who runs when: the step, the stages, the run."""

@@ -25,38 +25,69 @@ def schema() -> Mapping[str, Any]:
 
 
 def fields() -> dict[str, tuple[str, ...]]:
-    """Objective name -> names of its fields, `name` included."""
-    return {name: ("name", *body["properties"]) for name, body in schema().items()}
+    """Objective name -> names of its fields, `kind` included."""
+    return {name: ("kind", *body["properties"]) for name, body in schema().items()}
 
 
 def needs_group(objective: Mapping[str, Any]) -> bool:
     """Whether the objective's baseline is made of the other attempts at the same task."""
-    return bool(schema().get(str(objective.get("name")), {}).get("x-baseline") == "group")
+    return bool(schema().get(str(objective.get("kind")), {}).get("x-baseline") == "group")
 
 
 def check(objective: Mapping[str, Any], path: str, problems: Problems) -> None:
     """Every misfit between the objective's settings and its schema."""
-    name = objective.get("name")
+    name = objective.get("kind")
     if name not in schema():
-        problems.add(RecipeError(f"{path}.name is no objective", got=repr(name),
+        problems.add(RecipeError(f"{path}.kind is no objective", got=repr(name),
                                  fix=f"nearest names: {nearest(str(name), list(schema()))}"))
         return
-    body = schema()[str(name)]
-    for field in objective:
-        if field != "name" and field not in body["properties"]:
+    _check_fields(objective, (str(name), schema()[str(name)]), path, problems)
+
+
+def _check_fields(given: Mapping[str, Any], named: tuple[str, Mapping[str, Any]], path: str, problems: Problems) -> None:
+    name, body = named
+    known = body["properties"]
+    for field in given:
+        if field != "kind" and field not in known:
             problems.add(RecipeError(f"unknown key {path}.{field}", got=repr(field), why=f"{name} has no such field",
-                                     fix=f"nearest names: {nearest(field, list(body['properties']))}"))
+                                     fix=f"nearest names: {nearest(field, list(known))}"))
     for field in body["required"]:
-        if field not in objective:
-            problems.add(RecipeError(f"missing key {path}.{field}", why=f"{name} needs it", fix=f"write {path}.{field}"))
-    for field, rule in body["properties"].items():
-        if field in objective and (wanted := _misfit(rule, objective[field])):
-            problems.add(RecipeError(f"{path}.{field} must be {wanted}", got=repr(objective[field]),
-                                     fix=f"see the fields of {name}"))
+        if field not in given:
+            problems.add(RecipeError(f"missing key {path}.{field}", why=_missing_reason(name, known[field]),
+                                     fix=f"write {path}.{field}"))
+    for field, rule in known.items():
+        if field not in given:
+            continue
+        if "oneOf" in rule:
+            _check_choice(given[field], rule["oneOf"], f"{path}.{field}", problems)
+        elif wanted := _misfit(rule, given[field]):
+            problems.add(RecipeError(f"{path}.{field} must be {wanted}", got=repr(given[field]), fix=f"see the fields of {name}"))
+
+
+def _missing_reason(name: str, rule: Mapping[str, Any]) -> str:
+    unstated = rule.get("x-unstated")
+    if unstated is None:
+        return f"{name} needs it"
+    return f"the paper prints {unstated['known'] or 'no rule'} without {', '.join(unstated['missing'])}"
+
+
+def _check_choice(given: Any, options: list[Mapping[str, Any]], path: str, problems: Problems) -> None:
+    """A settings record of one of several kinds."""
+    kinds = {option["properties"]["kind"]["const"]: option for option in options if "kind" in option.get("properties", {})}
+    kind = given.get("kind") if isinstance(given, Mapping) else None
+    if kind not in kinds:
+        problems.add(RecipeError(f"{path}.kind must name one of {', '.join(kinds)}", got=repr(kind)))
+        return
+    _check_fields(given, (str(kind), kinds[kind]), path, problems)
 
 
 def _misfit(rule: Mapping[str, Any], value: Any) -> str | None:
     """What the rule wants, when the value is not it."""
+    if "const" in rule:
+        return None if value == rule["const"] else repr(rule["const"])
+    if "anyOf" in rule:
+        wants = [_misfit(option, value) for option in rule["anyOf"]]
+        return None if None in wants else " or ".join(str(want) for want in wants)
     if "enum" in rule:
         return None if value in rule["enum"] else "one of " + ", ".join(map(repr, rule["enum"]))
     kinds = [rule["type"]] if isinstance(rule["type"], str) else rule["type"]

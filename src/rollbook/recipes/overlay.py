@@ -48,6 +48,8 @@ class Layer:
                     self._refuse(new, f"{below} is a mapping, not one value", got=repr(new.value), fix="set its fields")
             elif isinstance(new, Entry):
                 merged[name] = self._replace(old, new, below)
+            elif isinstance(old, Entry) and old.label == "U":
+                merged[name] = self._strange(new, below)          # what was unknown turns out to have parts
             elif isinstance(old, Entry):
                 self._refuse(old, f"{below} is one value, not a mapping", got=", ".join(new), fix=f"write {below}: VALUE")
             elif old is None or _kind(new, old) != _kind(old, old):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args, get_type_hints
 
-from rollbook.recipes import graph, objective, overlay, validate
+from rollbook.recipes import objective, overlay, validate
 from rollbook.recipes.document import Document
 from rollbook.recipes.problems import Problems
 from rollbook.recipes.values import Entry, Tree, entries, plain
 from rollbook.recipes.yamltext import join
+from rollbook.records import graph
 from rollbook.records.codec import TAG, decode, nearest
 from rollbook.records.errors import CodecError, RecipeError
-from rollbook.records.recipe import PolicyGradient, Provenance, ResolvedRecipe, Scale, Settings, Stage, TaskSettings
+from rollbook.records.recipe import Provenance, ResolvedRecipe, Scale, Settings, Stage
 
 SCALES: tuple[str, ...] = get_args(Scale)
 
@@ -87,21 +88,10 @@ def _decoded(settings: Tree, source: str, problems: Problems) -> Settings | None
 
 def _section(kind: Any, item: Any, path: str, settings: Tree, source: str, problems: Problems) -> Any:
     try:
-        return _as_written(decode(kind, plain(item), path), plain(item))
+        return decode(kind, plain(item), path)
     except CodecError as error:
         _misfit(error, settings, source, problems)
         return None
-
-
-def _as_written(record: Any, document: Mapping[str, Any]) -> Any:
-    """The record with its free mappings as the document has them: the codec's first fit makes 60 a 60.0."""
-    if isinstance(record, PolicyGradient):
-        return dataclasses.replace(record, objective=dict(document["objective"]))
-    if isinstance(record, TaskSettings):
-        families = {name: dataclasses.replace(family, parameters=dict(document["families"][name]["parameters"]))
-                    for name, family in record.families.items()}
-        return dataclasses.replace(record, families=families)
-    return record
 
 
 def _misfit(error: CodecError, settings: Tree, source: str, problems: Problems) -> None:

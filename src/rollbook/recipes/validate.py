@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollbook.recipes import bounds, graph, objective
+from rollbook.recipes import bounds, objective
 from rollbook.recipes.problems import Problems
+from rollbook.records import graph
 from rollbook.records.codec import nearest
 from rollbook.records.errors import RecipeError
 from rollbook.records.recipe import (

@@ -82,7 +82,7 @@ def decode(kind: Any, document: Any, path: str = "") -> Any:
     if dataclasses.is_dataclass(kind):
         return _decode_record(kind, document, path)
     if origin is Literal:
-        if document not in typing.get_args(kind) or isinstance(document, bool) and True not in typing.get_args(kind):
+        if document not in typing.get_args(kind) or (isinstance(document, bool) and True not in typing.get_args(kind)):
             allowed = ", ".join(map(repr, typing.get_args(kind)))
             raise CodecError(f"{path or 'value'} must be one of {allowed}", got=repr(document))
         return document

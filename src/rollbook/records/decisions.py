@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from rollbook.records.metrics import checked
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
@@ -52,8 +54,8 @@ class EvalReport:
     `outcomes` gives per task id 1.0/0.0 (or a mean over trials), None for unscored.
 
     Example: EvalReport(protocol="ProtocolBundle:1", stage="heldout_after", policy="PolicyVersion:4", weights="cd..",
-        accuracy=Interval(...), format_rate=0.98, unscored=0, in_family=True, outcomes={"Task:1": 1.0}, by_family={"chain_sum": 0.4},
-        mean_tokens=31.5)
+        accuracy=Interval(...), format_rate=0.98, unscored=0, in_family=True, outcomes={"Task:1": 1.0},
+        by_family={"chain_sum": 0.4}, mean_tokens=31.5)
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -119,6 +121,70 @@ class StepReport:
     batches: tuple[str, ...]
     updates: tuple[str, ...]
     metrics: Mapping[str, float]
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checked(self.metrics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which training tasks a pass-rate stage kept: task ids, how often each was solved, rejections by reason.
+
+    Example: Selection(stage="select", policy="PolicyVersion:2", kept=("Task:1",), pass_counts={"Task:1": 3}, samples=8,
+        rejected={"too_easy": 4})
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    stage: str
+    policy: str
+    kept: tuple[str, ...]
+    pass_counts: Mapping[str, int]
+    samples: int
+    rejected: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEnd:
+    """A stage is complete: the policy it began with and the one it ended with (the same where it trains nothing).
+
+    `checkpoint` is the folder below the run that holds the latter, None for the initial model.
+
+    Example: StageEnd(stage="rl", kind="PolicyGradient", started="PolicyVersion:2", ended="PolicyVersion:42",
+        checkpoint="checkpoints/rl")
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    stage: str
+    kind: str
+    started: str
+    ended: str
+    checkpoint: str | None
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """The run is over: completed, or diverged with what stopped it."""
+
+    SCHEMA: ClassVar[int] = 1
+    status: Literal["completed", "diverged"]
+    detail: str
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftReport:
+    """One supervised optimizer step: the demonstrations it saw, loss in nats per policy token, gradient norm."""
+
+    SCHEMA: ClassVar[int] = 1
+    stage: str
+    step: int
+    demonstrations: tuple[str, ...]
+    tokens: int
+    loss_nats: float
+    grad_norm: float
+    learning_rate: float
     observed: Mapping[str, float] = field(default_factory=dict)
 
 

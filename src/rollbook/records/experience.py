@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rollbook.records.errors import RecordError
+from rollbook.records.recipe import Plain
 from rollbook.records.reward import Scored
 from rollbook.records.rollout import AttemptId, Trace
 
@@ -80,7 +81,7 @@ class Credit:
 
     SCHEMA: ClassVar[int] = 1
     scope: str
-    rule: Mapping[str, str | float | int | bool | None]
+    rule: Mapping[str, Plain]
     traces: tuple[str, ...]
     group_of: tuple[str, ...]
     reward: tuple[float, ...]

@@ -40,7 +40,7 @@ CATALOGUE: Mapping[str, MetricSpec] = {
     "update/learning_rate": _spec("rate", "learning rate of the step's last update", "none"),
     "policy/entropy_nats": _spec("nats", "mean entropy of the sampled positions", "action tokens of the first minibatch"),
     "policy/mismatch_k3_nats": _spec("nats", "k3 between engine and trainer at equal weights", "tokens of the first minibatch"),
-    "policy/mismatch_abs_nats": _spec("nats", "mean |log-prob difference| of engine and trainer", "tokens of the first minibatch"),
+    "policy/mismatch_abs_nats": _spec("nats", "mean |log-prob gap| of engine and trainer", "tokens of the first minibatch"),
     "policy/age_max": _spec("versions", "age of the oldest token trained on", "none"),
     "time/step_s": _spec("s", "wall time of the step", "none"),
     "time/rollout_s": _spec("s", "wall time of sampling", "none"),

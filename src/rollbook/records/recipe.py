@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-Plain = str | float | int | bool | None
+Plain = str | bool | int | float | None
 Nested = Plain | Mapping[str, Plain]
 Label = Literal["D", "C", "R", "I", "U"]
 Scale = Literal["full", "lab", "tiny"]
@@ -137,10 +137,14 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sft:
-    """Supervised fine-tuning on programmatically written traces, with a share of general chat kept."""
+    """Supervised fine-tuning on reasoning traces, with a share of general chat kept.
+
+    `traces` maps the style of a programmatically written trace to its weight in the mixture; `steps` x `batch`
+    demonstrations are shown in all. The general part is answered by the policy the stage starts from.
+    """
 
     policy: str
-    traces: str
+    traces: Mapping[str, float]
     steps: int
     batch: int
     general_share: float

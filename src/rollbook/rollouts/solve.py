@@ -41,9 +41,9 @@ class Rollouts:
                                 template=self.tokenizer.template_digest, scaffold=SCAFFOLD)
 
     def solve(self, tasks: Sequence[Task], per_task: int, *, scope: str, envelope: SamplingEnvelope) -> list[Trace]:
-        """`per_task` attempts at each task, in order; a task's attempts form one group. `scope` makes their names unique."""
+        """`per_task` attempts at each task, in order; a task's attempts form one group, named by scope, place and task."""
         s = self.sampling
-        named = [(task, f"{scope}/{task.id}", sample) for task in tasks for sample in range(per_task)]
+        named = [(task, f"{scope}/{place}/{task.id}", sample) for place, task in enumerate(tasks) for sample in range(per_task)]
         prompts = {task.id: self.tokenizer.prompt(task.prompt) for task in tasks}
         requests = [Request(key=f"{group}/{sample}", prompt_ids=prompts[task.id], max_tokens=self.max_tokens,
                             temperature=s.temperature, top_p=s.top_p, top_k=s.top_k, min_p=s.min_p, seed=self.seed)
@@ -52,6 +52,13 @@ class Rollouts:
         name = content_id(envelope)
         return [self._trace(task, group, (request, completion), name)
                 for (task, group, _), request, completion in zip(named, requests, completions, strict=True)]
+
+    def complete(self, prompts: Sequence[tuple[int, ...]], *, scope: str) -> list[Completion]:
+        """One completion per prompt, in order; for text that is not an attempt at a task."""
+        s = self.sampling
+        return self.sampler.sample([
+            Request(key=f"{scope}/{index}", prompt_ids=prompt, max_tokens=self.max_tokens, temperature=s.temperature,
+                    top_p=s.top_p, top_k=s.top_k, min_p=s.min_p, seed=self.seed) for index, prompt in enumerate(prompts)])
 
     def _trace(self, task: Task, group: str, answered: tuple[Request, Completion], envelope: str) -> Trace:
         request, completion = answered

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,13 +16,15 @@ from torch import Tensor
 from rollbook.experience.batches import Packed, evaluate, with_scores
 from rollbook.models.decoder import Decoder
 from rollbook.models.layout import pack as lay_out
-from rollbook.models.logprobs import action_logprobs
+from rollbook.models.logprobs import Scores, action_logprobs
 from rollbook.objectives import all_reads, total_loss
 from rollbook.objectives.core import Objective
 from rollbook.objectives.kl import k3
 from rollbook.records import Diverged, Experience
 from rollbook.training.optimizer import Optimizer, Stepped
 from rollbook.training.trees import experience_trees
+
+KL_SEQUENCES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +39,12 @@ class Measurement:
 
 
 class PolicyLearner:
-    """Owns the trained weights during a policy stage."""
+    """Owns the trained weights during a policy stage. `start`: the frozen policy it began with."""
 
-    def __init__(self, decoder: Decoder, optimizer: Optimizer, *, dtype: torch.dtype, temperature: float):
+    def __init__(self, decoder: Decoder, optimizer: Optimizer, *, dtype: torch.dtype, temperature: float,
+                 start: Decoder | None = None):
         self.decoder, self.optimizer, self.dtype, self.temperature = decoder, optimizer, dtype, temperature
-        self.start = frozen_copy(decoder, dtype)
+        self.start = frozen_copy(decoder, dtype) if start is None else start
 
     def score(self, packed: Packed, objective: Objective) -> Packed:
         """Adds the anchor and reference log-probs where the objective reads them; nothing is scored that is not read."""
@@ -70,11 +73,15 @@ class PolicyLearner:
                 loss[term.name] += float(term.reduce(weight_T).detach())
         return Measurement(logp_T=logp_T, entropy_T=entropy_T, clipped_T=clipped_T, loss=loss, stepped=self.optimizer.step(where))
 
-    def kl_to_start(self, members: Sequence[Experience], logp_T: Tensor) -> float:
-        """Mean k3 estimate (nats per token) of KL(policy || start) on these members' action tokens with log-probs `logp_T`."""
+    def kl_to_start(self, packed: Packed, logp_T: Tensor) -> float:
+        """Mean k3 estimate (nats per token) of KL(policy || start) on the batch's first sequences, `KL_SEQUENCES` at most.
+
+        `logp_T` are the batch's log-probs under the current policy.
+        """
+        members = packed.members[:KL_SEQUENCES]
         with torch.no_grad():
             start_T = self._forward(self.start, members).logp_T
-        return float(k3(logp_T, start_T).mean())
+        return float(k3(logp_T[:start_T.numel()], start_T).mean())
 
     def _frozen(self, decoder: Decoder, packed: Packed) -> Tensor:
         logp_T = torch.empty(packed.seq_T.numel())
@@ -84,7 +91,7 @@ class PolicyLearner:
                 logp_T[index_T] = self._forward(decoder, [packed.members[i] for i in sequences]).logp_T
         return logp_T
 
-    def _forward(self, decoder: Decoder, members: Sequence[Experience]):  # type: ignore[no-untyped-def]
+    def _forward(self, decoder: Decoder, members: Sequence[Experience]) -> Scores:
         layout = lay_out(experience_trees(members), window=decoder.architecture.window)
         return action_logprobs(decoder, layout, temperature=self.temperature, dtype=self.dtype)
 
@@ -104,6 +111,3 @@ def _finite(loss: Tensor, where: str) -> None:
         raise Diverged(f"the loss of {where} is not finite", got=str(float(loss.detach())),
                        why="a log-prob or weight in the batch is not finite",
                        fix="look at the batch kept in the run; lower the learning rate or the clip bounds")
-
-
-Progress = Callable[[str], None]

@@ -30,7 +30,8 @@ def sft_update(decoder: Decoder, optimizer: Optimizer, batch: Sequence[Demonstra
     """One optimizer step on a batch; the mean is over all its policy tokens, however it is cut into micro-batches."""
     total = sum(span.length for one in batch for span in one.owners if span.owner == "policy")
     if total == 0:
-        raise Diverged(f"{where} holds no policy token", why="there is nothing to imitate", fix="check the demonstrations' owners")
+        raise Diverged(f"{where} holds no policy token", why="there is nothing to imitate",
+                       fix="check the demonstrations' owners")
     optimizer.zero()
     loss = 0.0
     for part in _cut(batch, max_tokens):

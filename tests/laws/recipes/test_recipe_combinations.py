@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from small_recipe import names
 
-from rollbook.recipes import graph, load, resolve
+from rollbook.records import graph
+from rollbook.recipes import load, resolve
 from rollbook.recipes.problems import RecipeProblems
 from rollbook.records import RecipeError, ResolvedRecipe
 from rollbook.records.recipe import Evaluate, SamplingSettings

@@ -79,25 +79,25 @@ class EmbeddedEngine:
                              fix="shorten the prompt or lower max_tokens")
 
     def _run(self, requests: list[Request], done: dict[str, Completion]) -> None:
+        """Continuous batching: rows that end make room, waiting requests take it; the arena's first rows are the live ones."""
+        assert self.weights is not None
         waiting = deque(requests)
         capacity = max(len(r.prompt_ids) + r.max_tokens for r in requests)
+        arena = Cache.empty(self.weights.architecture, min(self.max_rows, len(requests)), capacity, self.dtype)
         rows: list[_Row] = []
-        cache: Cache | None = None
         token_B = torch.empty(0, dtype=torch.long)
         while waiting or rows:
             if waiting and len(rows) <= self.max_rows * 3 // 4:
-                new_rows, new_cache, new_token = self._admit(waiting, self.max_rows - len(rows), capacity)
-                rows, cache, token_B = _join(rows, cache, token_B, (new_rows, new_cache, new_token))
-            alive = self._harvest(rows, token_B, done)
-            if alive is not None:
-                rows = [rows[i] for i in alive.tolist()]
-                cache, token_B = (cache.select(alive), token_B[alive]) if cache is not None else (None, token_B)
-            if rows and cache is not None:
-                assert self.weights is not None
-                token_B = self._take(rows, self.weights.decode(token_B, cache))
+                batch, cache, logits, of = self._admit(waiting, arena.key.shape[1] - len(rows))
+                arena.put(len(rows), cache, of)
+                token_B = torch.cat([token_B, self._take(batch, logits[of])])
+                rows += batch
+            rows, token_B = self._harvest(rows, token_B, arena, done)
+            if rows:
+                token_B = self._take(rows, self.weights.decode(token_B, arena.first(len(rows))))
 
-    def _admit(self, waiting: deque[Request], room: int, capacity: int) -> tuple[list[_Row], Cache, Tensor]:
-        """Prefills each distinct prompt once and gives every request of it a row."""
+    def _admit(self, waiting: deque[Request], room: int) -> tuple[list[_Row], Cache, Tensor, Tensor]:
+        """Rows for as many requests as fit, cache and logits of their distinct prompts, and which prompt each row has."""
         assert self.weights is not None
         batch: list[Request] = []
         prompts: dict[tuple[int, ...], int] = {}
@@ -109,15 +109,11 @@ class EmbeddedEngine:
             request = waiting.popleft()
             prompts.setdefault(request.prompt_ids, len(prompts))
             batch.append(request)
-        length = torch.tensor([len(p) for p in prompts])
-        token = torch.zeros(len(prompts), int(length.max()), dtype=torch.long)
-        for index, prompt in enumerate(prompts):
-            token[index, :len(prompt)] = torch.tensor(prompt)
-        logits, cache = self.weights.prefill(token, length, capacity)
+        logits, cache = _prefill(self.weights, list(prompts))
         of = torch.tensor([prompts[r.prompt_ids] for r in batch])
         now = time.monotonic()
         rows = [_Row(request=r, uniform=uniforms(r.seed, r.key, r.max_tokens), started=now) for r in batch]
-        return rows, cache.select(of), self._take(rows, logits[of])
+        return rows, cache, logits, of
 
     def _take(self, rows: list[_Row], logits: Tensor) -> Tensor:
         """Draws one token per row and writes it down."""
@@ -132,31 +128,52 @@ class EmbeddedEngine:
             row.logps.append(logp)
         return drawn.token_B
 
-    def _harvest(self, rows: list[_Row], token_B: Tensor, done: dict[str, Completion]) -> Tensor | None:
-        """Completes the rows that ended; returns the indices of those that go on, None when all do."""
+    def _harvest(self, rows: list[_Row], token_B: Tensor, arena: Cache, done: dict[str, Completion]) -> tuple[list[_Row], Tensor]:
+        """Completes the rows that ended and closes their gaps with rows from the end."""
         ended_B = torch.isin(token_B, self._stop)
         spent_B = torch.tensor([len(row.tokens) >= row.request.max_tokens for row in rows], dtype=torch.bool)
-        if not bool((ended_B | spent_B).any()):
-            return None
+        over_B = ended_B | spent_B
+        if not bool(over_B.any()):
+            return rows, token_B
         now = time.monotonic()
-        for row, ended, spent in zip(rows, ended_B.tolist(), spent_B.tolist(), strict=True):
-            if ended or spent:
-                reason: StopReason = "end_of_turn" if ended else "length"
-                done[row.request.key] = Completion(
-                    key=row.request.key, token_ids=tuple(row.tokens), logps=tuple(row.logps),
-                    versions=(self.version,) * len(row.tokens), stop_reason=reason, latency_s=now - row.started)
-        return (~(ended_B | spent_B)).nonzero()[:, 0]
+        for index in over_B.nonzero()[:, 0].tolist():
+            row = rows[index]
+            reason: StopReason = "end_of_turn" if ended_B[index] else "length"
+            done[row.request.key] = Completion(
+                key=row.request.key, token_ids=tuple(row.tokens), logps=tuple(row.logps),
+                versions=(self.version,) * len(row.tokens), stop_reason=reason, latency_s=now - row.started)
+        alive = (~over_B).nonzero()[:, 0].tolist()
+        count = len(alive)
+        late = [index for index in alive if index >= count]
+        order = list(range(count))
+        for gap, source in zip((i for i in range(count) if over_B[i]), late, strict=True):
+            arena.move(source, gap)
+            order[gap] = source
+        return [rows[i] for i in order], token_B[order]
+
+
+def _prefill(weights: WorkingCopy, prompts: Sequence[tuple[int, ...]]) -> tuple[Tensor, Cache]:
+    """Logits and cache of distinct prompts; what they all begin with is computed once."""
+    shared = _common_prefix(prompts)
+    prefix = None
+    if len(prompts) > 1 and shared:
+        head = torch.tensor([prompts[0][:shared]])
+        _, prefix = weights.prefill(head, torch.tensor([shared]))
+    at = shared if prefix is not None else 0
+    length = torch.tensor([len(prompt) - at for prompt in prompts])
+    token = torch.zeros(len(prompts), int(length.max()), dtype=torch.long)
+    for index, prompt in enumerate(prompts):
+        token[index, :len(prompt) - at] = torch.tensor(prompt[at:])
+    return weights.prefill(token, length, prefix)
+
+
+def _common_prefix(prompts: Sequence[tuple[int, ...]]) -> int:
+    """How many tokens all prompts share at the front; at least one token of each is left to be computed."""
+    first, last = min(prompts), max(prompts)
+    shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return min(shared, min(map(len, prompts)) - 1)
 
 
 def _settings(request: Request) -> tuple[float, float, int, float]:
     return (request.temperature, request.top_p, request.top_k, request.min_p)
 
-
-def _join(rows: list[_Row], cache: Cache | None, token_B: Tensor,
-          new: tuple[list[_Row], Cache, Tensor]) -> tuple[list[_Row], Cache, Tensor]:
-    new_rows, new_cache, new_token = new
-    if cache is None or not rows:
-        return new_rows, new_cache, new_token
-    joined = Cache(key=torch.cat([cache.key, new_cache.key], dim=1), value=torch.cat([cache.value, new_cache.value], dim=1),
-                   length_B=torch.cat([cache.length_B, new_cache.length_B]))
-    return rows + new_rows, joined, torch.cat([token_B, new_token])

@@ -1,4 +1,4 @@
-"""The stage graph: what each stage reads of others, and the one order in which stages run."""
+"""The graph of a recipe's stages: what each stage reads of others, and the one order in which stages run."""
 
 from __future__ import annotations
 

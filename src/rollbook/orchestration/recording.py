@@ -1,0 +1,43 @@
+"""The optimizer batch and its update as records: tensors into the store, everything else into the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from rollbook.experience.batches import Packed
+from rollbook.ledger import Ledger
+from rollbook.objectives.core import Objective
+from rollbook.objectives.settings import to_settings
+from rollbook.records import Batch, PolicyVersion, Update
+from rollbook.training.policy import Measurement
+
+
+def batch_record(ledger: Ledger, packed: Packed, objective: Objective, *, policy: PolicyVersion, dtype: torch.dtype) -> Batch:
+    """The batch exactly as it will be used, its tensors stored."""
+    return Batch(scope=packed.credit.scope, traces=packed.credit.traces, tensors=ledger.put(_blob(packed.tensors())),
+                 objective=to_settings(objective), terms=packed.terms, plan=packed.plan, action_tokens=packed.seq_T.numel(),
+                 groups=len(set(packed.credit.group_of)), max_age=int(policy.index - packed.version_T.min()),
+                 threads=torch.get_num_threads(), deterministic=True, compute_dtype=str(dtype).removeprefix("torch."))
+
+
+def update_record(ledger: Ledger, packed: Packed, measured: Measurement, *, batch: str, index: int,
+                  weights: tuple[str, str], first: bool, kl: float | None) -> Update:
+    """What the optimizer step did; ratios are to the behavior policy, the mismatch is known only before the trainer moved."""
+    ratio_T = torch.exp(measured.logp_T - packed.behavior_T)
+    gap_T = (measured.logp_T - packed.behavior_T).double()
+    return Update(
+        batch=batch, index=index, tensors=ledger.put(_blob({"logp": measured.logp_T, "entropy": measured.entropy_T,
+                                                             "clipped": measured.clipped_T.to(torch.uint8)})),
+        loss=measured.loss, grad_norm=measured.stepped.grad_norm, grad_clipped=measured.stepped.clipped,
+        clip_fraction=float(measured.clipped_T.float().mean()), ratio_min=float(ratio_T.min()), ratio_max=float(ratio_T.max()),
+        entropy_nats=float(measured.entropy_T.mean()), kl_nats=kl,
+        mismatch_k3_nats=float((torch.exp(gap_T) - 1 - gap_T).mean()) if first else None,
+        learning_rate=measured.stepped.learning_rate, weights_before=weights[0], weights_after=weights[1])
+
+
+def _blob(tensors: Mapping[str, Tensor]) -> bytes:
+    return bytes(save({name: value.contiguous() for name, value in tensors.items()}))

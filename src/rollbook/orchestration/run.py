@@ -1,0 +1,202 @@
+"""A run from its recipe to its report, and its continuation after an interruption."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import psutil
+import torch
+
+from rollbook.environments import single_turn_image
+from rollbook.ledger import Ledger, environment_manifest
+from rollbook.models.load import Policy, load_policy
+from rollbook.models.runtime import prepare
+from rollbook.models.weights import load_into, read_tensors
+from rollbook.orchestration.publish import Publisher
+from rollbook.orchestration.session import Progress, Session
+from rollbook.orchestration.stages import run_stage, steps_of
+from rollbook.orchestration.state import StepState, drop_state, read_state, restore
+from rollbook.records import (
+    Diverged,
+    GateDecision,
+    LedgerError,
+    PolicyVersion,
+    RecipeError,
+    ResolvedRecipe,
+    RunEnd,
+    Selection,
+    StageEnd,
+    content_id,
+)
+from rollbook.records.graph import START, order
+from rollbook.records.recipe import Settings
+from rollbook.rewards import MagistralJudge, package_versions
+from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.tasks import Acquired, Split, acquire, shares, split
+
+ACQUIRED_AT = "2026-11-29"      # the day the generators' version was pinned; part of every raw task
+
+
+def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress) -> int:
+    """Runs all stages into a new folder; returns the exit code. Everything that can be refused is refused before it is made."""
+    dtype = prepare(recipe.settings.run)
+    progress.note("loading the model")
+    policy = load_policy(recipe.settings.model)
+    acquired, sides = _tasks(recipe.settings)
+    _check_context(recipe.settings, policy, sides)
+    with (Ledger.create(out, _manifest(recipe, policy)) as ledger,
+          _session(recipe, ledger, (policy, sides), progress, dtype) as session):
+        ledger.append(recipe)
+        ledger.append(session.image)
+        ledger.write_table("raw_tasks", acquired.raw)
+        ledger.write_table("tasks", (*sides.train, *sides.heldout))
+        ledger.append(sides.manifest)
+        session.versions[START] = session.publisher.publish(START, None, ())
+        return _go(session, None)
+
+
+def resume_run(out: Path, progress: Progress) -> int:
+    """Continues a run from its last complete step; what came after it is undone and made again under the same names."""
+    with Ledger.open(out) as ledger:
+        recipe = next(iter(ledger.records(ResolvedRecipe)), None)
+        if recipe is None or next(iter(ledger.records(PolicyVersion)), None) is None:
+            raise LedgerError("this run stopped before its first policy was published", got=str(out),
+                              why="there is nothing to continue", fix="delete the folder and start the run again")
+        if any(end.status == "completed" for end in ledger.records(RunEnd)):
+            progress.note("the run is complete; nothing to do")
+            return 0
+        dtype = prepare(recipe.settings.run)
+        policy = load_policy(recipe.settings.model)
+        _, sides = _tasks(recipe.settings)
+        with _session(recipe, ledger, (policy, sides), progress, dtype) as session:
+            return _go(session, _rewind(session))
+
+
+def _go(session: Session, state: StepState | None) -> int:
+    """The stages that are not done yet, in graph order."""
+    stages = session.settings.stages
+    names = order(stages)
+    done = {end.stage for end in session.ledger.records(StageEnd)}
+    with _stoppable(session):
+        for index, name in enumerate(names, start=1):
+            if name in done:
+                continue
+            session.check_stop()
+            session.progress.stage(name, index, len(names), steps_of(stages[name]))
+            mine = state if state is not None and state.stage == name else None
+            if mine is not None:
+                restore(session, mine)
+            try:
+                run_stage(session, name, stages[name], mine)
+            except Diverged as error:
+                session.ledger.append(RunEnd(status="diverged", detail=str(error), observed=_spent(session)))
+                raise
+    final = session.versions[names[-1]]
+    session.ledger.append(GateDecision(policy=final.id, weights=final.weights, decision="undecided", thresholds={},
+                                       regression_owners=(), authority_limits=(), canary=None, rollback=None, expires=None,
+                                       signature=None))
+    session.ledger.append(RunEnd(status="completed", detail="", observed=_spent(session)))
+    return 0
+
+
+def _rewind(session: Session) -> StepState | None:
+    """Undoes what came after the last state that can be continued from; returns that state, None at a stage's start."""
+    ledger = session.ledger
+    versions = {version.id: version for version in ledger.records(PolicyVersion)}
+    session.versions[START] = next(v for v in versions.values() if v.index == 0)
+    ends = list(ledger.records(StageEnd))
+    for end in ends:
+        session.versions[end.stage] = versions[end.ended]
+    session.selections.update({s.stage: s.kept for s in ledger.records(Selection)})
+    last = max((event.seq for event in ledger.events() if event.kind in ("StageEnd", "SplitManifest", "PolicyVersion")
+                and (event.kind != "PolicyVersion" or event.body["index"] == 0)), default=0)
+    state = read_state(session.root)
+    if state is not None and state.stage in {end.stage for end in ends}:
+        drop_state(session.root)
+        state = None
+    keep = state.seq if state is not None else last
+    if ledger.last_seq > keep:
+        ledger.rollback(after=keep, reason="resume")
+    if state is None:
+        kept = list(ledger.records(PolicyVersion))
+        session.publisher.next_index = max(v.index for v in kept) + 1
+        at = ends[-1].ended if ends else session.versions[START].id
+        trained = [end.stage for end in ends if end.checkpoint is not None and end.ended == at]
+        if trained:
+            load_into(session.policy.decoder, read_tensors(session.root / "checkpoints" / trained[-1]))
+            session.resident = trained[-1]
+            session.publisher.rehash()
+        session.publisher.load(versions[at].index)
+    return state
+
+
+@contextlib.contextmanager
+def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split], progress: Progress,
+             dtype: torch.dtype) -> Iterator[Session]:
+    policy, sides = made
+    judge = MagistralJudge(recipe.settings.reward)
+    try:
+        engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype)
+        yield Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=judge, sides=sides, progress=progress,
+                      image=single_turn_image(verifier=judge.stamp, dependencies=package_versions()), dtype=dtype,
+                      publisher=Publisher(ledger, policy.decoder, engine, next_index=0), versions={})
+    finally:
+        judge.close()
+
+
+def _tasks(settings: Settings) -> tuple[Acquired, Split]:
+    acquired = acquire(settings.tasks, acquired_at=ACQUIRED_AT)
+    return acquired, split(acquired.tasks, train=settings.tasks.train, heldout=settings.tasks.heldout, seed=settings.tasks.seed,
+                           weights=shares(settings.tasks))
+
+
+def _check_context(settings: Settings, policy: Policy, sides: Split) -> None:
+    longest = max(len(policy.tokenizer.prompt(task.prompt)) for task in (*sides.train, *sides.heldout))
+    context = min(settings.model.context, policy.decoder.architecture.context)
+    if longest + settings.tasks.max_tokens > context:
+        raise RecipeError("prompts and answers do not fit the model's context",
+                          got=f"longest prompt {longest} + tasks.max_tokens {settings.tasks.max_tokens} > {context}",
+                          why="an answer would be cut by the context and not by its budget",
+                          fix="lower tasks.max_tokens, shorten tasks.system_prompt, or raise model.context")
+
+
+def _manifest(recipe: ResolvedRecipe, policy: Policy) -> dict[str, object]:
+    return {**environment_manifest(), "recipe": content_id(recipe), "name": recipe.name, "scale": recipe.scale,
+            "seed": recipe.settings.run.seed, "model": policy.source, "tokenizer": policy.tokenizer.digest,
+            "template": policy.tokenizer.template_digest, "threads": torch.get_num_threads()}
+
+
+@contextlib.contextmanager
+def _stoppable(session: Session) -> Iterator[None]:
+    """The first Ctrl-C asks for a stop at the next record boundary, the second stops at once."""
+    def ask(signum: int, frame: FrameType | None) -> None:
+        if session.stop:
+            raise KeyboardInterrupt
+        session.stop = True
+        session.progress.note("stopping at the next record boundary (Ctrl-C again stops at once)")
+    try:
+        previous = signal.signal(signal.SIGINT, ask)
+    except ValueError:                      # not the main thread: the host owns the signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _spent(session: Session) -> dict[str, float]:
+    memory = psutil.Process().memory_info()
+    peak = getattr(memory, "peak_wset", None) or _peak_bytes()
+    return {"wall_s": time.monotonic() - session.began, "peak_rss_gib": peak / 2**30}
+
+
+def _peak_bytes() -> int:
+    import resource
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+

@@ -1,0 +1,142 @@
+"""A run in progress: its parts, where its weights stand, and the two ways it can be interrupted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from rollbook.ledger import Ledger
+from rollbook.models.decoder import Decoder
+from rollbook.models.load import Policy, load_policy
+from rollbook.models.weights import load_into, read_tensors, save_checkpoint
+from rollbook.orchestration.publish import Publisher
+from rollbook.records import (
+    EnvironmentImage,
+    Judge,
+    PolicyVersion,
+    ResolvedRecipe,
+    StageEnd,
+    Stopped,
+    Task,
+    TaskId,
+    VerifierStamp,
+)
+from rollbook.records.graph import START
+from rollbook.records.recipe import SamplingSettings, Settings
+from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.rollouts.solve import Rollouts
+from rollbook.tasks import Split
+from rollbook.training.policy import frozen_copy
+
+
+class Progress(Protocol):
+    """What a run tells while it goes on."""
+
+    def stage(self, name: str, index: int, total: int, steps: int) -> None: ...
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+class JudgeWithStamp(Judge, Protocol):
+    """A judge that can be named in a protocol and closed."""
+
+    digest: str
+    stamp: VerifierStamp
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """Everything a stage needs. `resident` names the stage whose final weights the decoder holds now."""
+
+    recipe: ResolvedRecipe
+    ledger: Ledger
+    policy: Policy
+    engine: EmbeddedEngine
+    judge: JudgeWithStamp
+    sides: Split
+    image: EnvironmentImage
+    publisher: Publisher
+    progress: Progress
+    dtype: torch.dtype
+    versions: dict[str, PolicyVersion]
+    selections: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    resident: str = START
+    stop: bool = False
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def settings(self) -> Settings:
+        return self.recipe.settings
+
+    @property
+    def root(self) -> Path:
+        return self.ledger.root
+
+    @property
+    def tasks(self) -> dict[TaskId, Task]:
+        return {task.id: task for task in (*self.sides.train, *self.sides.heldout)}
+
+    def rollouts(self, sampling: SamplingSettings) -> Rollouts:
+        return Rollouts(sampler=self.engine, tokenizer=self.policy.tokenizer, sampling=sampling, seed=self.settings.run.seed,
+                        max_tokens=self.settings.tasks.max_tokens)
+
+    def take(self, stage: str) -> PolicyVersion:
+        """Puts the weights that `stage` ended with into decoder and engine; returns their version."""
+        version = self.versions[stage]
+        if self.resident != stage:
+            if stage == START:
+                source = dict(load_policy(self.settings.model).decoder.named_parameters())
+                load_into(self.policy.decoder, {name: p.detach() for name, p in source.items()})
+            else:
+                load_into(self.policy.decoder, read_tensors(self.root / "checkpoints" / stage))
+            self.resident = stage
+            self.publisher.rehash()
+            self.publisher.load(version.index)
+        return version
+
+    def frozen(self, stage: str) -> Decoder:
+        """A frozen copy of the weights that `stage` ended with, whatever the decoder holds now."""
+        decoder = load_policy(self.settings.model).decoder
+        if stage != START:
+            load_into(decoder, read_tensors(self.root / "checkpoints" / stage))
+        return frozen_copy(decoder, self.dtype)
+
+    def finish(self, stage: str, kind: str, started: PolicyVersion, ended: PolicyVersion) -> None:
+        """Records the end of a stage; a stage that trained leaves a checkpoint."""
+        checkpoint = None
+        if ended.id != started.id:
+            checkpoint = f"checkpoints/{stage}"
+            save_checkpoint(self.root / checkpoint, self.policy.decoder, self.policy.tokenizer)
+            self.resident = stage
+            self.versions[stage] = ended
+        else:
+            self.versions[stage] = started
+        self.ledger.append(StageEnd(stage=stage, kind=kind, started=started.id, ended=ended.id, checkpoint=checkpoint))
+
+    def check_stop(self) -> None:
+        """Raises `Stopped` at a record boundary when the user has asked to stop."""
+        if self.stop:
+            raise Stopped("stopped at a record boundary")
+
+
+class TaskStream(Iterator[Task]):
+    """Tasks in an order that depends on seed and position alone: every pass over them is its own permutation."""
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int, cursor: int):
+        self.tasks, self.seed, self.cursor = tasks, seed, cursor
+
+    def __next__(self) -> Task:
+        epoch, place = divmod(self.cursor, len(self.tasks))
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.tasks))
+        self.cursor += 1
+        return self.tasks[int(order[place])]

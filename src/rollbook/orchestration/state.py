@@ -1,0 +1,81 @@
+"""The state between two steps of a training stage: master weights, optimizer, cursor; what resume starts from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from rollbook.models.weights import load_into
+from rollbook.orchestration.session import Session
+from rollbook.records import PolicyVersion, decode, encode
+from rollbook.training.optimizer import Optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepState:
+    """Where a stage stands: `step` steps are done, the log is valid up to `seq`."""
+
+    stage: str
+    step: int
+    seq: int
+    cursor: int
+    next_index: int
+    version: PolicyVersion
+
+
+def folder(root: Path) -> Path:
+    return root / "checkpoints" / ".state"
+
+
+def save_state(session: Session, optimizer: Optimizer, *, stage: str, step: int, cursor: int, version: PolicyVersion) -> None:
+    """Writes the state beside the old one and swaps them; a kill leaves one of the two whole."""
+    state = StepState(stage=stage, step=step, seq=session.ledger.last_seq, cursor=cursor,
+                      next_index=session.publisher.next_index, version=version)
+    target = folder(session.root)
+    part = target.with_name(".state.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    save_file({name: p.detach() for name, p in session.policy.decoder.named_parameters()}, str(part / "weights.safetensors"))
+    save_file(optimizer.state(), str(part / "optimizer.safetensors"))
+    (part / "state.json").write_text(json.dumps(encode(state)))
+    old = target.with_name(".state.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        os.rename(target, old)
+    os.rename(part, target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def read_state(root: Path) -> StepState | None:
+    """The state a run was left with, None where there is none."""
+    for place in (folder(root), folder(root).with_name(".state.old")):
+        if (place / "state.json").is_file():
+            if place != folder(root):
+                os.rename(place, folder(root))
+            return decode(StepState, json.loads((folder(root) / "state.json").read_text()))
+    return None
+
+
+def restore(session: Session, state: StepState) -> None:
+    """Weights, numbering and engine as they were."""
+    load_into(session.policy.decoder, load_file(str(folder(session.root) / "weights.safetensors")))
+    session.resident = ""
+    session.publisher.next_index = state.next_index
+    session.publisher.rehash()
+    session.publisher.load(state.version.index)
+
+
+def restore_optimizer(session: Session, optimizer: Optimizer) -> None:
+    """Moments and step count as they were."""
+    optimizer.load(load_file(str(folder(session.root) / "optimizer.safetensors")))
+
+
+def drop_state(root: Path) -> None:
+    """The stage has ended; its inner state is of no more use."""
+    for name in (".state", ".state.old", ".state.part"):
+        shutil.rmtree(root / "checkpoints" / name, ignore_errors=True)

@@ -1,0 +1,129 @@
+"""The policy-improvement step: from tasks to a published policy, every arrow one function from records to a record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rollbook.experience.admission import Admission, AdmissionRule, admit, group
+from rollbook.experience.batches import Packed, credited, minibatches, pack
+from rollbook.ledger import Ledger, close_census
+from rollbook.objectives.core import Objective
+from rollbook.orchestration.measures import Updated, step_metrics
+from rollbook.orchestration.publish import Publisher
+from rollbook.orchestration.recording import batch_record, update_record
+from rollbook.records import Judge, PolicyVersion, StepReport, Task, TaskId, Trace, Verdict
+from rollbook.rollouts.solve import Rollouts
+from rollbook.training.policy import PolicyLearner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSettings:
+    """Sizes of a step. Waves of `prompts` x `per_task` attempts go out until `groups` groups are admitted or `max_waves` went."""
+
+    prompts: int
+    per_task: int
+    groups: int
+    max_waves: int
+    minibatches: int
+    max_batch_tokens: int
+    max_length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRun:
+    """What a policy stage works with; the step reads it and changes nothing but the learner's weights and the ledger."""
+
+    stage: str
+    ledger: Ledger
+    rollouts: Rollouts
+    judge: Judge
+    learner: PolicyLearner
+    publisher: Publisher
+    objective: Objective
+    admission: AdmissionRule
+    settings: StepSettings
+    tasks: Mapping[TaskId, Task]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """All attempts of a step with their verdicts and what admission made of them."""
+
+    traces: tuple[Trace, ...]
+    verdicts: tuple[Verdict, ...]
+    admission: Admission
+    issued_groups: int
+    rollout_s: float
+
+
+def step(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, number: int) -> tuple[PolicyVersion, StepReport]:
+    """One step: solve, judge, admit, credit, pack, score, update, publish, record."""
+    began = time.monotonic()
+    scope = f"{run.stage}/{number:06d}"
+    gathered = gather(run, source, policy, scope)                       # traces, verdicts, admission; refilled by waves
+    name = run.ledger.write_traces(scope, gathered.traces, gathered.verdicts, gathered.admission.outcomes)
+    census = close_census(scope, _issued(run, gathered.traces), gathered.admission.outcomes)
+    run.ledger.append(census)
+    parts = minibatches(gathered.admission.groups, run.settings.minibatches)             # cut between groups
+    updated: list[Updated] = []
+    trained = time.monotonic()
+    for part, credit in zip(parts, credited(parts, run.objective, scope) if parts else (), strict=True):
+        packed = pack(part, credit, run.objective, max_tokens=run.settings.max_batch_tokens, max_length=run.settings.max_length)
+        scored = run.learner.score(packed, run.objective)               # anchor, reference: only what is read
+        updated.append(_update(run, scored, policy, first=not updated))
+    version = run.publisher.publish(run.stage, policy, tuple(u.update.batch for u in updated)) if updated else policy
+    metrics = step_metrics(gathered, updated, version=policy.index, update_s=time.monotonic() - trained,
+                           step_s=time.monotonic() - began)
+    report = StepReport(stage=run.stage, step=number, policy=policy.id, published=version.id, census=name,
+                        batches=tuple(u.update.batch for u in updated), updates=tuple(u.update.id for u in updated),
+                        metrics={k: v for k, v in metrics.items() if not k.startswith(OBSERVED_METRICS)},
+                        observed={k: v for k, v in metrics.items() if k.startswith(OBSERVED_METRICS)})
+    run.ledger.append(report)
+    return version, report
+
+
+OBSERVED_METRICS = ("time/", "rollout/tokens_per_s")
+
+
+def gather(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, scope: str) -> Gathered:
+    """Waves of attempts until enough groups carry a signal; uniform groups are dropped, counted, refilled by the next wave."""
+    envelope = run.rollouts.envelope(policy.weights)
+    traces: list[Trace] = []
+    verdicts: list[Verdict] = []
+    admission = Admission(groups=(), outcomes=())
+    issued, spent = 0, 0.0
+    for wave in range(run.settings.max_waves):
+        if len(admission.groups) >= run.settings.groups:
+            break
+        tasks = [next(source) for _ in range(run.settings.prompts)]
+        began = time.monotonic()
+        solved = run.rollouts.solve(tasks, run.settings.per_task, scope=f"{scope}/{wave}", envelope=envelope)
+        spent += time.monotonic() - began
+        judged = run.judge.judge(solved, run.tasks)
+        found = admit(group(solved, judged, run.tasks), run.admission)
+        traces += solved
+        verdicts += judged
+        issued += len(tasks)
+        admission = Admission(groups=admission.groups + found.groups, outcomes=admission.outcomes + found.outcomes)
+    run.ledger.append(envelope)
+    return Gathered(traces=tuple(traces), verdicts=tuple(verdicts), admission=admission, issued_groups=issued, rollout_s=spent)
+
+
+def _update(run: PolicyRun, packed: Packed, policy: PolicyVersion, *, first: bool) -> Updated:
+    """Records the batch, takes the optimizer step, records the update; a diverged step leaves its batch in the run."""
+    batch = batch_record(run.ledger, packed, run.objective, policy=policy, dtype=run.learner.dtype)
+    run.ledger.append_many([packed.credit, batch])
+    before = run.publisher.weights
+    measured = run.learner.update(packed, run.objective, where=packed.credit.scope)
+    after = run.publisher.rehash()
+    kl = run.learner.kl_to_start(packed, measured.logp_T) if first else None
+    update = update_record(run.ledger, packed, measured, batch=batch.id, index=run.learner.optimizer.steps,
+                           weights=(before, after), first=first, kl=kl)
+    run.ledger.append(update)
+    return Updated(update=update, measured=measured, packed=packed)
+
+
+def _issued(run: PolicyRun, traces: Sequence[Trace]) -> dict[str, str]:
+    return {trace.attempt: run.tasks[trace.task].family for trace in traces}
