@@ -131,7 +131,8 @@ class WorkingCopy:
         cache = Cache.empty(a, rows, end, self.dtype)
         cache.length_B += length_B + before
         if prefix is not None:
-            cache.key[:, :, :, :before], cache.value[:, :, :, :before] = prefix.key[..., :before, :], prefix.value[..., :before, :]
+            cache.key[:, :, :, :before] = prefix.key[..., :before, :]
+            cache.value[:, :, :, :before] = prefix.value[..., :before, :]
         bias = self._causal(before, width).repeat(a.group, 1)
         tables = rotary_table(a, torch.arange(before, end).repeat(rows))
         residual = self.embedding[token_BP.flatten()].float()

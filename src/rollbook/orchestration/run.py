@@ -143,6 +143,7 @@ def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split],
     try:
         engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype)
         yield Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=judge, sides=sides, progress=progress,
+                      tasks={task.id: task for task in (*sides.train, *sides.heldout)},
                       image=single_turn_image(verifier=judge.stamp, dependencies=package_versions()), dtype=dtype,
                       publisher=Publisher(ledger, policy.decoder, engine, next_index=0), versions={})
     finally:

@@ -64,6 +64,7 @@ class Session:
     engine: EmbeddedEngine
     judge: JudgeWithStamp
     sides: Split
+    tasks: Mapping[TaskId, Task]
     image: EnvironmentImage
     publisher: Publisher
     progress: Progress
@@ -81,10 +82,6 @@ class Session:
     @property
     def root(self) -> Path:
         return self.ledger.root
-
-    @property
-    def tasks(self) -> dict[TaskId, Task]:
-        return {task.id: task for task in (*self.sides.train, *self.sides.heldout)}
 
     def rollouts(self, sampling: SamplingSettings) -> Rollouts:
         return Rollouts(sampler=self.engine, tokenizer=self.policy.tokenizer, sampling=sampling, seed=self.settings.run.seed,

@@ -14,6 +14,7 @@ from rollbook.records import (
     SamplingEnvelope,
     Segment,
     Task,
+    TaskId,
     Tokenizer,
     Trace,
     content_id,
@@ -43,15 +44,14 @@ class Rollouts:
     def solve(self, tasks: Sequence[Task], per_task: int, *, scope: str, envelope: SamplingEnvelope) -> list[Trace]:
         """`per_task` attempts at each task, in order; a task's attempts form one group, named by scope, place and task."""
         s = self.sampling
-        named = [(task, f"{scope}/{place}/{task.id}", sample) for place, task in enumerate(tasks) for sample in range(per_task)]
-        prompts = {task.id: self.tokenizer.prompt(task.prompt) for task in tasks}
-        requests = [Request(key=f"{group}/{sample}", prompt_ids=prompts[task.id], max_tokens=self.max_tokens,
-                            temperature=s.temperature, top_p=s.top_p, top_k=s.top_k, min_p=s.min_p, seed=self.seed)
-                    for task, group, sample in named]
+        asked = [(task.id, f"{scope}/{place}/{task.id}", self.tokenizer.prompt(task.prompt)) for place, task in enumerate(tasks)]
+        named = [(task, group, prompt, sample) for task, group, prompt in asked for sample in range(per_task)]
+        requests = [Request(key=f"{group}/{sample}", prompt_ids=prompt, max_tokens=self.max_tokens, temperature=s.temperature,
+                            top_p=s.top_p, top_k=s.top_k, min_p=s.min_p, seed=self.seed) for _, group, prompt, sample in named]
         completions = self.sampler.sample(requests)
         name = content_id(envelope)
         return [self._trace(task, group, (request, completion), name)
-                for (task, group, _), request, completion in zip(named, requests, completions, strict=True)]
+                for (task, group, _, _), request, completion in zip(named, requests, completions, strict=True)]
 
     def complete(self, prompts: Sequence[tuple[int, ...]], *, scope: str) -> list[Completion]:
         """One completion per prompt, in order; for text that is not an attempt at a task."""
@@ -60,10 +60,10 @@ class Rollouts:
             Request(key=f"{scope}/{index}", prompt_ids=prompt, max_tokens=self.max_tokens, temperature=s.temperature,
                     top_p=s.top_p, top_k=s.top_k, min_p=s.min_p, seed=self.seed) for index, prompt in enumerate(prompts)])
 
-    def _trace(self, task: Task, group: str, answered: tuple[Request, Completion], envelope: str) -> Trace:
+    def _trace(self, task: TaskId, group: str, answered: tuple[Request, Completion], envelope: str) -> Trace:
         request, completion = answered
         prompt = Segment(owner="user", token_ids=request.prompt_ids)
-        return Trace(attempt=AttemptId(request.key), task=task.id, group=group, envelope=envelope,
+        return Trace(attempt=AttemptId(request.key), task=task, group=group, envelope=envelope,
                      segments=(prompt, *segments(completion)), stop_reason=completion.stop_reason,
                      text=self.tokenizer.decode(completion.token_ids), observed={"latency_s": completion.latency_s})
 
