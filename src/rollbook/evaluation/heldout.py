@@ -72,9 +72,9 @@ def _report(protocol: Protocol, policy: PolicyVersion, stage: str, made: tuple[S
         trials[trace.task].append(verdict.vector.accuracy if isinstance(verdict, Scored) else None)
         if scored and isinstance(verdict, Scored):
             gates.append((verdict.vector.value("format") or 0.0) > 0.0)
-    outcomes = {task: _mean([v for v in values if v is not None]) for task, values in trials.items()}
+    outcomes: dict[str, float | None] = {task: _mean([v for v in values if v is not None]) for task, values in trials.items()}
     known = {task: value for task, value in outcomes.items() if value is not None}
-    families = {task.id: task.family for task in protocol.tasks}
+    families: dict[str, str] = {task.id: task.family for task in protocol.tasks}
     return EvalReport(
         protocol=content_id(protocol.bundle), stage=stage, policy=policy.id, weights=policy.weights,
         accuracy=wilson(sum(known.values()), len(known)), format_rate=_mean([float(g) for g in gates]),
@@ -96,7 +96,7 @@ def compare(before: EvalReport, after: EvalReport, *, changed: str) -> Compariso
     return Comparison(before=content_id(before), after=content_id(after), gain=gain, changed=changed, p_value=p_value)
 
 
-def _by_family(known: Mapping[TaskId, float], families: Mapping[TaskId, str]) -> dict[str, float]:
+def _by_family(known: Mapping[str, float], families: Mapping[str, str]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for task, value in known.items():
         values.setdefault(families[task], []).append(value)

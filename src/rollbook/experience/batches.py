@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from rollbook.experience.admission import AdmittedGroup
-from rollbook.objectives import ActionTokens, Term, sequence_weight
+from rollbook.objectives import ActionTokens, Term, Unstated, sequence_weight
+from rollbook.objectives.aggregate import Aggregate
 from rollbook.objectives.core import Objective
 from rollbook.objectives.credit import Measured, assign_credit
 from rollbook.records import Credit, Experience, RecordError, TermSpec, encode
-from rollbook.records.recipe import Nested
+from rollbook.records.recipe import Plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +102,13 @@ def pack(part: Sequence[AdmittedGroup], credit: Credit, objective: Objective, *,
     seq_T = torch.repeat_interleave(torch.arange(len(members)), length_S)
     segments = [list(m.trace.policy_segments) for m in members]
     advantage_S = torch.tensor(credit.advantage, dtype=torch.float32)
-    terms = (TermSpec(name="policy", coefficient=1.0, aggregate=str(objective.aggregate), population="actions"),
-             *(TermSpec(name=t.name, coefficient=t.coefficient, aggregate=str(t.aggregate), population=t.population)
-               for t in objective.extra_terms))
-    weights = [sequence_weight(term.aggregate, length_S, group_S, max_length=max_length)[seq_T] for term in terms]
+    correct_S = torch.tensor([m.verdict.vector.accuracy == 1.0 for m in members], dtype=torch.bool)
+    parts: tuple[tuple[str, float, Aggregate | Unstated, str], ...] = (
+        ("policy", 1.0, objective.aggregate, "actions"),
+        *((t.name, t.coefficient, cast(Aggregate | Unstated, t.aggregate), t.population) for t in objective.extra_terms))
+    weights = [_weight(how, population, (length_S, group_S, correct_S), max_length)[seq_T] for _, _, how, population in parts]
+    terms = tuple(TermSpec(name=name, coefficient=coefficient, aggregate=str(how), population=population)
+                  for name, coefficient, how, population in parts)
     return Packed(
         members=members, group_S=group_S, length_S=length_S, seq_T=seq_T,
         token_T=torch.tensor([t for ss in segments for s in ss for t in s.token_ids], dtype=torch.long),
@@ -111,6 +116,17 @@ def pack(part: Sequence[AdmittedGroup], credit: Credit, objective: Objective, *,
         version_T=torch.tensor([s.version for ss in segments for s in ss for _ in s.token_ids], dtype=torch.long),
         advantage_T=advantage_S[seq_T], anchor_T=None, reference_T=None, terms=terms, weight_KT=torch.stack(weights),
         plan=micro_batches(part, max_tokens), credit=credit)
+
+
+def _weight(how: Aggregate | Unstated, population: str, of: tuple[Tensor, Tensor, Tensor], max_length: int | None) -> Tensor:
+    """A term's weight per sequence over its population."""
+    length_S, group_S, correct_S = of
+    if population == "actions":
+        return sequence_weight(how, length_S, group_S, max_length=max_length)
+    if population == "correct":
+        return sequence_weight(how, length_S, group_S, max_length=max_length, keep_S=correct_S, count_dropped=False)
+    raise RecordError("a term of this population needs data that a policy batch does not hold", got=population,
+                      why="pretraining tokens are no action tokens", fix="train it through a stage that mixes that data in")
 
 
 def with_scores(packed: Packed, *, anchor_T: Tensor | None, reference_T: Tensor | None) -> Packed:
@@ -150,6 +166,6 @@ def evaluate(objective: Objective, packed: Packed, index_T: Tensor, logp_T: Tens
     return terms, policy.clipped_T
 
 
-def _plain(rule: object) -> Mapping[str, Nested]:
+def _plain(rule: object) -> Mapping[str, Plain]:
     document = encode(rule)
     return {key: value for key, value in document.items() if not isinstance(value, (list, dict))}

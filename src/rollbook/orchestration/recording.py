@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from safetensors.torch import save
@@ -24,19 +25,30 @@ def batch_record(ledger: Ledger, packed: Packed, objective: Objective, *, policy
                  threads=torch.get_num_threads(), deterministic=True, compute_dtype=str(dtype).removeprefix("torch."))
 
 
-def update_record(ledger: Ledger, packed: Packed, measured: Measurement, *, batch: str, index: int,
-                  weights: tuple[str, str], first: bool, kl: float | None) -> Update:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """The optimizer step an update is about: its number, the weight hashes around it, whether the weights before it were the
+    sampler's, and the KL to the start policy (nats) where it was measured."""
+
+    index: int
+    before: str
+    after: str
+    at_sampler: bool
+    kl_nats: float | None
+
+
+def update_record(ledger: Ledger, packed: Packed, measured: Measurement, batch: str, moved: Moved) -> Update:
     """What the optimizer step did; ratios are to the behavior policy, the mismatch is known only before the trainer moved."""
     ratio_T = torch.exp(measured.logp_T - packed.behavior_T)
     gap_T = (measured.logp_T - packed.behavior_T).double()
     return Update(
-        batch=batch, index=index, tensors=ledger.put(_blob({"logp": measured.logp_T, "entropy": measured.entropy_T,
+        batch=batch, index=moved.index, tensors=ledger.put(_blob({"logp": measured.logp_T, "entropy": measured.entropy_T,
                                                              "clipped": measured.clipped_T.to(torch.uint8)})),
         loss=measured.loss, grad_norm=measured.stepped.grad_norm, grad_clipped=measured.stepped.clipped,
         clip_fraction=float(measured.clipped_T.float().mean()), ratio_min=float(ratio_T.min()), ratio_max=float(ratio_T.max()),
-        entropy_nats=float(measured.entropy_T.mean()), kl_nats=kl,
-        mismatch_k3_nats=float((torch.exp(gap_T) - 1 - gap_T).mean()) if first else None,
-        learning_rate=measured.stepped.learning_rate, weights_before=weights[0], weights_after=weights[1])
+        entropy_nats=float(measured.entropy_T.mean()), kl_nats=moved.kl_nats,
+        mismatch_k3_nats=float((torch.exp(gap_T) - 1 - gap_T).mean()) if moved.at_sampler else None,
+        learning_rate=measured.stepped.learning_rate, weights_before=moved.before, weights_after=moved.after)
 
 
 def _blob(tensors: Mapping[str, Tensor]) -> bytes:

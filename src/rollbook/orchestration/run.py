@@ -16,7 +16,6 @@ from rollbook.environments import single_turn_image
 from rollbook.ledger import Ledger, environment_manifest
 from rollbook.models.load import Policy, load_policy
 from rollbook.models.runtime import prepare
-from rollbook.models.weights import load_into, read_tensors
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.session import Progress, Session
 from rollbook.orchestration.stages import run_stage, steps_of
@@ -57,6 +56,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress) -> int:
         ledger.write_table("tasks", (*sides.train, *sides.heldout))
         ledger.append(sides.manifest)
         session.versions[START] = session.publisher.publish(START, None, ())
+        session.resident = session.versions[START].id
         return _go(session, None)
 
 
@@ -112,6 +112,8 @@ def _rewind(session: Session) -> StepState | None:
     ends = list(ledger.records(StageEnd))
     for end in ends:
         session.versions[end.stage] = versions[end.ended]
+        if end.checkpoint is not None:
+            session.checkpoints[end.ended] = end.checkpoint
     session.selections.update({s.stage: s.kept for s in ledger.records(Selection)})
     last = max((event.seq for event in ledger.events() if event.kind in ("StageEnd", "SplitManifest", "PolicyVersion")
                 and (event.kind != "PolicyVersion" or event.body["index"] == 0)), default=0)
@@ -123,15 +125,7 @@ def _rewind(session: Session) -> StepState | None:
     if ledger.last_seq > keep:
         ledger.rollback(after=keep, reason="resume")
     if state is None:
-        kept = list(ledger.records(PolicyVersion))
-        session.publisher.next_index = max(v.index for v in kept) + 1
-        at = ends[-1].ended if ends else session.versions[START].id
-        trained = [end.stage for end in ends if end.checkpoint is not None and end.ended == at]
-        if trained:
-            load_into(session.policy.decoder, read_tensors(session.root / "checkpoints" / trained[-1]))
-            session.resident = trained[-1]
-            session.publisher.rehash()
-        session.publisher.load(versions[at].index)
+        session.publisher.next_index = max(version.index for version in ledger.records(PolicyVersion)) + 1
     return state
 
 

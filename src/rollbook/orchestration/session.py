@@ -27,7 +27,6 @@ from rollbook.records import (
     TaskId,
     VerifierStamp,
 )
-from rollbook.records.graph import START
 from rollbook.records.recipe import SamplingSettings, Settings
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.rollouts.solve import Rollouts
@@ -56,7 +55,8 @@ class JudgeWithStamp(Judge, Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """Everything a stage needs. `resident` names the stage whose final weights the decoder holds now."""
+    """Everything a stage needs. `versions` maps a stage to the policy it ended with, `checkpoints` a version id to its folder
+    below the run (the initial policy has none), `resident` is the id of the version the decoder holds now."""
 
     recipe: ResolvedRecipe
     ledger: Ledger
@@ -71,7 +71,8 @@ class Session:
     dtype: torch.dtype
     versions: dict[str, PolicyVersion]
     selections: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    resident: str = START
+    checkpoints: dict[str, str] = field(default_factory=dict)
+    resident: str | None = None
     stop: bool = False
     began: float = field(default_factory=time.monotonic)
 
@@ -90,34 +91,34 @@ class Session:
     def take(self, stage: str) -> PolicyVersion:
         """Puts the weights that `stage` ended with into decoder and engine; returns their version."""
         version = self.versions[stage]
-        if self.resident != stage:
-            if stage == START:
-                source = dict(load_policy(self.settings.model).decoder.named_parameters())
-                load_into(self.policy.decoder, {name: p.detach() for name, p in source.items()})
-            else:
-                load_into(self.policy.decoder, read_tensors(self.root / "checkpoints" / stage))
-            self.resident = stage
+        if self.resident != version.id:
+            load_into(self.policy.decoder, self._weights(version))
             self.publisher.rehash()
             self.publisher.load(version.index)
+            self.resident = version.id
         return version
+
+    def _weights(self, version: PolicyVersion) -> Mapping[str, torch.Tensor]:
+        folder = self.checkpoints.get(version.id)
+        if folder is not None:
+            return read_tensors(self.root / folder)
+        return {name: p.detach() for name, p in load_policy(self.settings.model).decoder.named_parameters()}
 
     def frozen(self, stage: str) -> Decoder:
         """A frozen copy of the weights that `stage` ended with, whatever the decoder holds now."""
-        decoder = load_policy(self.settings.model).decoder
-        if stage != START:
-            load_into(decoder, read_tensors(self.root / "checkpoints" / stage))
+        decoder = Decoder(self.policy.decoder.architecture)
+        load_into(decoder, self._weights(self.versions[stage]))
         return frozen_copy(decoder, self.dtype)
 
     def finish(self, stage: str, kind: str, started: PolicyVersion, ended: PolicyVersion) -> None:
-        """Records the end of a stage; a stage that trained leaves a checkpoint."""
+        """Records the end of a stage; a stage that moved the weights leaves a checkpoint."""
         checkpoint = None
         if ended.id != started.id:
             checkpoint = f"checkpoints/{stage}"
             save_checkpoint(self.root / checkpoint, self.policy.decoder, self.policy.tokenizer)
-            self.resident = stage
-            self.versions[stage] = ended
-        else:
-            self.versions[stage] = started
+            self.checkpoints[ended.id] = checkpoint
+            self.resident = ended.id
+        self.versions[stage] = ended
         self.ledger.append(StageEnd(stage=stage, kind=kind, started=started.id, ended=ended.id, checkpoint=checkpoint))
 
     def check_stop(self) -> None:

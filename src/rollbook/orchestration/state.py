@@ -64,7 +64,7 @@ def read_state(root: Path) -> StepState | None:
 def restore(session: Session, state: StepState) -> None:
     """Weights, numbering and engine as they were."""
     load_into(session.policy.decoder, load_file(str(folder(session.root) / "weights.safetensors")))
-    session.resident = ""
+    session.resident = None
     session.publisher.next_index = state.next_index
     session.publisher.rehash()
     session.publisher.load(state.version.index)

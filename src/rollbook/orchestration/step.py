@@ -12,7 +12,7 @@ from rollbook.ledger import Ledger, close_census
 from rollbook.objectives.core import Objective
 from rollbook.orchestration.measures import Updated, step_metrics
 from rollbook.orchestration.publish import Publisher
-from rollbook.orchestration.recording import batch_record, update_record
+from rollbook.orchestration.recording import Moved, batch_record, update_record
 from rollbook.records import Judge, PolicyVersion, StepReport, Task, TaskId, Trace, Verdict
 from rollbook.rollouts.solve import Rollouts
 from rollbook.training.policy import PolicyLearner
@@ -117,10 +117,9 @@ def _update(run: PolicyRun, packed: Packed, policy: PolicyVersion, *, first: boo
     run.ledger.append_many([packed.credit, batch])
     before = run.publisher.weights
     measured = run.learner.update(packed, run.objective, where=packed.credit.scope)
-    after = run.publisher.rehash()
-    kl = run.learner.kl_to_start(packed, measured.logp_T) if first else None
-    update = update_record(run.ledger, packed, measured, batch=batch.id, index=run.learner.optimizer.steps,
-                           weights=(before, after), first=first, kl=kl)
+    moved = Moved(index=run.learner.optimizer.steps, before=before, after=run.publisher.rehash(), at_sampler=first,
+                  kl_nats=run.learner.kl_to_start(packed, measured.logp_T) if first else None)
+    update = update_record(run.ledger, packed, measured, batch.id, moved)
     run.ledger.append(update)
     return Updated(update=update, measured=measured, packed=packed)
 

@@ -130,8 +130,9 @@ def _decode_tuple(arguments: tuple[Any, ...], document: Any, path: str) -> tuple
 def _decode_union(options: tuple[Any, ...], document: Any, path: str) -> Any:
     if document is None and type(None) in options:
         return None
-    records = {option.__name__: option for option in options if dataclasses.is_dataclass(option)}
-    plain = [option for option in options if option is not type(None) and not dataclasses.is_dataclass(option)]
+    classes = [option for option in options if isinstance(option, type) and dataclasses.is_dataclass(option)]
+    records = {option.__name__: option for option in classes}
+    plain = [option for option in options if option is not type(None) and option not in classes]
     if isinstance(document, Mapping) and records and not any(typing.get_origin(o) in (dict, Mapping) for o in plain):
         if TAG not in document and len(records) == 1:
             return decode(next(iter(records.values())), document, path)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from small_recipe import names
 
-from rollbook.records import graph
 from rollbook.recipes import load, resolve
 from rollbook.recipes.problems import RecipeProblems
-from rollbook.records import RecipeError, ResolvedRecipe
+from rollbook.records import RecipeError, ResolvedRecipe, graph
 from rollbook.records.recipe import Evaluate, SamplingSettings
 
 LAB = {  # the numbers that the cases below depend on, whatever the built-in recipe is tuned to

@@ -1,0 +1,84 @@
+"""Sampling draws from the distribution it reports, from uniforms that only the attempt's name decides."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from policies import completions, prompts, tiny_policy
+from scipy import stats
+
+from rollbook.records import ModelError, Request
+from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.rollouts.engines.sampling import draw, support, uniforms
+
+REQUEST = Request(key="a", prompt_ids=(1,), max_tokens=4, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, seed=1)
+
+
+def test_draws_follow_the_softmax_at_the_sampling_temperature():
+    logits = torch.tensor([[1.0, -0.5, 2.0, 0.0, -3.0]])
+    request = dataclasses.replace(REQUEST, temperature=0.7)
+    count = 20_000
+    drawn = draw(logits.repeat(count, 1), torch.from_numpy(uniforms(3, "k", count)), request)
+    expected = torch.softmax(logits[0] / 0.7, -1)
+    observed = np.bincount(drawn.token_B.numpy(), minlength=5)
+    assert stats.chisquare(observed, expected.double().numpy() / float(expected.double().sum()) * count).pvalue > 1e-4
+    assert drawn.logp_B.exp() == pytest.approx(expected[drawn.token_B], abs=1e-6)
+
+
+@pytest.mark.parametrize("changes", [{"top_k": 2}, {"top_p": 0.6}, {"min_p": 0.3}, {"top_k": 3, "top_p": 0.9, "min_p": 0.01}])
+def test_log_probs_are_those_of_the_support_that_was_sampled_from(changes):
+    request = dataclasses.replace(REQUEST, **changes)
+    logits = torch.randn(64, 11, generator=torch.Generator().manual_seed(2))
+    allowed = support(logits, request)
+    drawn = draw(logits, torch.rand(64, generator=torch.Generator().manual_seed(3), dtype=torch.float64), request)
+    inside = torch.log_softmax(logits.masked_fill(~allowed, float("-inf")), -1)
+    assert allowed[torch.arange(64), drawn.token_B].all()
+    assert torch.allclose(drawn.logp_B, inside[torch.arange(64), drawn.token_B], atol=1e-5)
+
+
+def test_temperature_zero_takes_the_most_likely_token():
+    drawn = draw(torch.tensor([[0.0, 3.0, 1.0]]), torch.tensor([0.999]), dataclasses.replace(REQUEST, temperature=0.0))
+    assert drawn.token_B.tolist() == [1]
+
+
+def test_the_largest_uniform_still_draws_a_token_of_positive_probability():
+    logits = torch.tensor([[2.0, 1.0, float("-inf")]])
+    top = float(np.nextafter(1.0, 0.0))
+    assert draw(logits, torch.tensor([top], dtype=torch.float64), REQUEST).token_B.tolist() == [1]
+
+
+def test_uniforms_depend_on_seed_key_and_position_alone():
+    assert np.array_equal(uniforms(1, "a", 8)[:3], uniforms(1, "a", 3))
+    assert not np.array_equal(uniforms(1, "a", 3), uniforms(1, "b", 3))
+    assert not np.array_equal(uniforms(1, "a", 3), uniforms(2, "a", 3))
+
+
+def test_more_requests_than_rows_give_the_same_tokens_as_room_for_all():
+    policy = tiny_policy("llama")
+    asked = prompts(policy) * 3
+    plain = completions(policy, asked, per_prompt=3, temperature=1.0)
+    engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=torch.float32, max_rows=4)
+    engine.load(policy.decoder, 0)
+    requests = [Request(key=f"{place}/{sample}", prompt_ids=prompt, max_tokens=24, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0,
+                        seed=5) for place, prompt in enumerate(asked) for sample in range(3)]
+    tight = engine.sample(requests)
+    assert [c.token_ids for c in tight] == [c.token_ids for group in plain for c in group]
+
+
+def test_a_request_that_does_not_fit_the_context_is_refused_by_name():
+    policy = tiny_policy("llama")
+    engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=torch.float32)
+    with pytest.raises(ModelError, match="no weights"):
+        engine.sample([REQUEST])
+    engine.load(policy.decoder, 0)
+    with pytest.raises(ModelError, match="request a does not fit"):
+        engine.sample([dataclasses.replace(REQUEST, max_tokens=128)])
+
+
+def test_logits_that_are_not_finite_name_the_request():
+    policy = tiny_policy("llama")
+    with torch.no_grad():
+        policy.decoder.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(ModelError, match="not finite"):
+        completions(policy, prompts(policy)[:1], per_prompt=1, temperature=1.0)

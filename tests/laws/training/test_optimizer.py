@@ -1,0 +1,61 @@
+"""The optimizer keeps small updates, counts optimizer steps, and refuses a step that is not finite."""
+
+import pytest
+import torch
+from torch import nn
+
+from rollbook.records import Diverged
+from rollbook.records.recipe import OptimizerSettings
+from rollbook.training.optimizer import Optimizer, rate
+
+
+def settings(**changes):
+    values = {"learning_rate": 1e-5, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "warmup_steps": 0,
+              "schedule": "constant", "max_grad_norm": 1e9}
+    return OptimizerSettings(**{**values, **changes})
+
+
+def test_a_thousand_updates_below_half_a_bf16_step_are_not_lost():
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = Optimizer([weight], settings(), 1000)
+    for _ in range(1000):
+        weight.grad = torch.ones(1)
+        optimizer.step("a step")
+    assert float(weight) == pytest.approx(0.990, abs=1e-4)
+    assert float(weight.detach().bfloat16()) == pytest.approx(0.98828125, abs=4e-3)
+
+
+def test_warm_up_is_linear_to_the_peak_and_a_cosine_ends_at_zero():
+    warm = settings(learning_rate=1e-3, warmup_steps=10)
+    assert [rate(warm, step, 40) for step in (1, 5, 10, 11, 40)] == pytest.approx([1e-4, 5e-4, 1e-3, 1e-3, 1e-3])
+    falling = settings(learning_rate=1e-3, warmup_steps=10, schedule="cosine")
+    assert rate(falling, 40, 40) == pytest.approx(0.0, abs=1e-12)
+    assert rate(falling, 25, 40) == pytest.approx(5e-4)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_leaves_weights_and_clock_alone(bad):
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = Optimizer([weight], settings(), 10)
+    weight.grad = torch.tensor([1.0, bad])
+    with pytest.raises(Diverged, match="not finite"):
+        optimizer.step("step 1")
+    assert weight.tolist() == [1.0, 1.0] and optimizer.steps == 0
+
+
+def test_a_restored_optimizer_continues_bit_for_bit():
+    torch.manual_seed(1)
+    gradients = [torch.randn(5) for _ in range(6)]
+
+    def run(stop):
+        weight = nn.Parameter(torch.zeros(5))
+        optimizer = Optimizer([weight], settings(learning_rate=1e-2, warmup_steps=4), 6)
+        for step, gradient in enumerate(gradients):
+            if step == stop:
+                held = {name: value.clone() for name, value in optimizer.state().items()}
+                optimizer = Optimizer([weight], settings(learning_rate=1e-2, warmup_steps=4), 6)
+                optimizer.load(held)
+            weight.grad = gradient.clone()
+            optimizer.step("a step")
+        return weight.detach()
+    assert torch.equal(run(stop=3), run(stop=-1))
