@@ -14,7 +14,13 @@ SMALL = (
 
 
 def small_recipe(*overrides):
-    return resolve(load("magistral-small"), "tiny", (*SMALL, *overrides))
+    return resolve(load("magistral-small"), "tiny", small_settings(*overrides))
+
+
+def small_settings(*overrides):
+    """The small sizes, each setting once: an override replaces its own."""
+    replaced = {one.split("=")[0] for one in overrides}
+    return (*(one for one in SMALL if one.split("=")[0] not in replaced), *overrides)
 
 
 class Quiet:

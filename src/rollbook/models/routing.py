@@ -56,7 +56,15 @@ def replayed_gates(logits_LE: Tensor, expert_LK: Tensor, rule: GateRule) -> Tens
         case _:
             assert_never(rule.score)
     weight_LK = score_LE.gather(1, expert_LK)
-    return weight_LK / weight_LK.sum(-1, keepdim=True) if rule.renormalize else weight_LK
+    return _renormalized(weight_LK, wide_LE.gather(1, expert_LK), rule) if rule.renormalize else weight_LK
+
+
+def _renormalized(weight_LK: Tensor, logits_LK: Tensor, rule: GateRule) -> Tensor:
+    """Weights divided by their sum; where all underflowed to 0, the same quotient from their logarithms."""
+    total_L1 = weight_LK.sum(-1, keepdim=True)
+    log_LK = logits_LK if rule.score == "softmax" else torch.nn.functional.logsigmoid(logits_LK)
+    quotient_LK = weight_LK / torch.where(total_L1 > 0, total_L1, torch.ones_like(total_L1))
+    return torch.where(total_L1 > 0, quotient_LK, log_LK.softmax(-1))
 
 
 def check_routes(expert_LK: Tensor, *, positions: int, experts: int) -> None:

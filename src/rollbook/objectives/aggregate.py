@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from rollbook.objectives.checks import check_tensor
 from rollbook.objectives.core import Unstated, number_ids
 from rollbook.objectives.errors import ObjectiveError
 
@@ -91,6 +92,7 @@ def _check(how: object, length_S: Tensor, group_S: Tensor | None, max_length: in
             why="the denominator is part of the algorithm",
             fix="use the objective's own aggregate",
         )
+    check_tensor("sequence_weight", "length_S", length_S)
     if length_S.dim() != 1 or length_S.is_floating_point() or bool((length_S < 0).any()):
         raise ObjectiveError(
             "length_S must be a vector of token counts",
@@ -105,9 +107,9 @@ def _check(how: object, length_S: Tensor, group_S: Tensor | None, max_length: in
             why="it divides by the tokens of each prompt's group",
             fix="pass group_S for the whole step",
         )
-    if how == "fixed_length" and (max_length is None or max_length <= 0):
+    if how == "fixed_length" and (not isinstance(max_length, int) or max_length <= 0):
         raise ObjectiveError(
-            "fixed_length needs max_length > 0",
+            "fixed_length needs a whole max_length > 0",
             got=repr(max_length),
             why="it divides by a constant number of tokens per sequence",
             fix="pass the run's maximum number of new tokens",

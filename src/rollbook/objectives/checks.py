@@ -1,15 +1,27 @@
-"""Refusals shared by the settings records."""
+"""Refusals shared by the settings records and the functions of this package."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 from rollbook.objectives.errors import ObjectiveError
+
+
+def check_number(who: str, name: str, value: object) -> None:
+    """Refuse what is no number: text, a flag, nothing."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ObjectiveError(
+            f"{who}.{name} must be a number", got=repr(value), why="it is computed with", fix=f"pass {name} as a number"
+        )
 
 
 def check_bounds(who: str, **bounds: float) -> None:
     """Refuse a negative bound: the interval is 1-low .. 1+high."""
     for name, value in bounds.items():
+        check_number(who, name, value)
         if not value >= 0:
             raise ObjectiveError(
                 f"{who}.{name} must be >= 0",
@@ -19,8 +31,40 @@ def check_bounds(who: str, **bounds: float) -> None:
             )
 
 
+def check_not_negative(who: str, **values: float) -> None:
+    """Refuse a negative coefficient or threshold."""
+    for name, value in values.items():
+        check_number(who, name, value)
+        if not value >= 0:
+            raise ObjectiveError(
+                f"{who}.{name} must be >= 0", got=repr(value), why="a negative one turns its sense around", fix=f"set {name} >= 0"
+            )
+
+
+def check_share(who: str, **values: float) -> None:
+    """Refuse a discount, lambda or probability outside 0 .. 1."""
+    for name, value in values.items():
+        check_number(who, name, value)
+        if not 0 <= value <= 1:
+            raise ObjectiveError(
+                f"{who}.{name} must lie in 0 .. 1",
+                got=repr(value),
+                why="it is a share of what follows",
+                fix=f"set 0 <= {name} <= 1",
+            )
+
+
+def check_std(who: str, eps: float, ddof: int) -> None:
+    """Refuse what cannot be added to, or taken off the count of, a standard deviation."""
+    check_choice(who, "ddof", str(ddof), ("0", "1"))
+    check_number(who, "eps", eps)
+    if not 0 <= eps < float("inf"):
+        raise ObjectiveError(f"{who}.eps must be >= 0", got=repr(eps), why="it is added to a std", fix="set eps >= 0 and finite")
+
+
 def check_positive(who: str, **values: float) -> None:
     for name, value in values.items():
+        check_number(who, name, value)
         if not value > 0:
             raise ObjectiveError(f"{who}.{name} must be > 0", got=repr(value), why="it scales or divides", fix=f"set {name} > 0")
 
@@ -37,6 +81,7 @@ def check_choice(who: str, name: str, value: object, allowed: Sequence[str]) -> 
 
 def check_at_least(who: str, least: float, **values: float) -> None:
     for name, value in values.items():
+        check_number(who, name, value)
         if not value >= least:
             raise ObjectiveError(
                 f"{who}.{name} must be >= {least:g}",
@@ -44,3 +89,71 @@ def check_at_least(who: str, least: float, **values: float) -> None:
                 why="its interval would be empty",
                 fix=f"set {name} >= {least:g}",
             )
+
+
+def check_at_most(who: str, most: float, **values: float) -> None:
+    for name, value in values.items():
+        check_number(who, name, value)
+        if not value <= most:
+            raise ObjectiveError(
+                f"{who}.{name} must be <= {most:g}", got=repr(value), why="above, its sum diverges", fix=f"set {name} <= {most:g}"
+            )
+
+
+def check_tensor(who: str, name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise ObjectiveError(
+            f"{who}: {name} must be a tensor",
+            got=type(value).__name__,
+            why="it is packed with others",
+            fix=f"torch.tensor({name})",
+        )
+
+
+def check_same_shape(who: str, **tensors: Tensor) -> None:
+    """Refuse tensors that would broadcast."""
+    for name, value in tensors.items():
+        check_tensor(who, name, value)
+    if len({value.shape for value in tensors.values()}) > 1:
+        raise ObjectiveError(
+            f"{who}: {', '.join(tensors)} must have one shape",
+            got=", ".join(str(tuple(value.shape)) for value in tensors.values()),
+            why="they describe the same entries; a shorter one would be repeated silently",
+            fix="build them from the same packing",
+        )
+
+
+def check_reaches(who: str, name: str, value_S: Tensor, size: int) -> None:
+    """Refuse a per-sequence vector that does not reach the largest sequence id, `size` - 1."""
+    check_tensor(who, name, value_S)
+    if value_S.dim() != 1 or value_S.shape[0] < size:
+        raise ObjectiveError(
+            f"{who}: {name} must have one entry per sequence",
+            got=f"shape {tuple(value_S.shape)} for {size} sequences",
+            why="a shorter one would be repeated or leave sequences without theirs",
+            fix=f"pass {name} for every sequence",
+        )
+
+
+def check_packed(seq_T: Tensor) -> None:
+    """Refuse sequence ids that are negative or whose tokens do not stand together."""
+    check_tensor("packing", "seq_T", seq_T)
+    if seq_T.dim() != 1 or seq_T.dtype not in (torch.int64, torch.int32):
+        raise ObjectiveError(
+            "seq_T must be an integer vector",
+            got=f"{seq_T.dtype} of shape {tuple(seq_T.shape)}",
+            why="it holds ids",
+            fix="use int64",
+        )
+    if seq_T.numel() == 0:
+        return
+    if bool((seq_T < 0).any()):
+        raise ObjectiveError("seq_T must be >= 0", got=str(int(seq_T.min())), why="it indexes sequences", fix="number from 0")
+    runs, ids = 1 + (seq_T[1:] != seq_T[:-1]).sum(), (torch.bincount(seq_T) > 0).sum()
+    if bool(runs != ids):
+        raise ObjectiveError(
+            "seq_T must be contiguous per sequence",
+            got=f"{runs.tolist()} runs of {ids.tolist()} ids",
+            why="the next action token is the next one in the vector",
+            fix="pack one sequence after the other",
+        )

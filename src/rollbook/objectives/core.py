@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from rollbook.objectives.checks import check_tensor
 from rollbook.objectives.errors import ObjectiveError
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class ActionTokens:
     teacher_T: Tensor | None = None
 
     def __post_init__(self) -> None:
+        for name in ("logp_T", "seq_T", "length_S"):
+            check_tensor("ActionTokens", name, getattr(self, name))
         _check_dtype("logp_T", self.logp_T, _FLOATS)
         _check_dtype("seq_T", self.seq_T, _INTEGERS)
         _check_dtype("length_S", self.length_S, _INTEGERS)
@@ -64,9 +67,11 @@ class ActionTokens:
         for name in _PER_TOKEN:
             value_T = getattr(self, name)
             if value_T is not None:
+                check_tensor("ActionTokens", name, value_T)
                 _check_dtype(name, value_T, (self.logp_T.dtype,))
                 _check_length(name, value_T, self.logp_T)
         _check_ids(self.seq_T, self.length_S)
+        object.__setattr__(self, "seq_T", self.seq_T.long())  # index_copy and scatter take no int32
 
     def read(self, who: object, *names: str) -> tuple[Tensor, ...]:
         """The named fields, detached; refuses one that `who` reads but the batch lacks.
@@ -235,10 +240,11 @@ def mean_S(value_T: Tensor, tokens: ActionTokens) -> Tensor:
 
 
 def advantage_S(tokens: ActionTokens, who: object) -> Tensor:
-    """The one advantage of each sequence; refuses advantages that differ between its tokens."""
+    """The one advantage of each sequence; refuses advantages that differ between its tokens. All NaN stays NaN."""
     (advantage_T,) = tokens.read(who, "advantage_T")
     value_S = advantage_T.new_zeros(tokens.length_S.shape[0]).index_copy(0, tokens.seq_T, advantage_T)
-    same_T = (value_S[tokens.seq_T] == advantage_T) | advantage_T.isnan()
+    shared_T = value_S[tokens.seq_T]
+    same_T = (shared_T == advantage_T) | (shared_T.isnan() & advantage_T.isnan())
     if not bool(same_T.all()):
         raise ObjectiveError(
             f"{type(who).__name__} takes one advantage per sequence",

@@ -12,11 +12,13 @@ from rollbook.objectives.aggregate import Aggregate
 from rollbook.objectives.checks import check_bounds, check_choice, check_positive
 from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss, Unstated
 from rollbook.objectives.credit.rules import Credit
+from rollbook.objectives.critic_policies import DecoupledPpo, Glm5Reasoning
 from rollbook.objectives.errors import ObjectiveError
+from rollbook.objectives.kimi import KimiK2, KimiK15
+from rollbook.objectives.teacher_policies import Glm5CrossStage
 
 CAPPED = ("token_tis", "sequence_tis", "sequence_mis")
 BANDED = ("icepop", "geometric_band")
-CORRECTING = ("DecoupledPpo", "Glm5Reasoning", "Glm5CrossStage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +50,12 @@ class Corrected(Objective):
             check_positive("Corrected", cap=self.cap)
         if self.low is not None and self.high is not None:
             check_bounds("Corrected", low=self.low, high=self.high)
-        if "anchor_T" not in self.objective.reads or type(self.objective).__name__ in CORRECTING:
+        why = uncorrectable(self.objective)
+        if why is not None:
             raise ObjectiveError(
                 f"{type(self.objective).__name__} cannot be corrected",
                 got=f"rule = {self.rule!r}",
-                why="its ratio is to the behavior policy, or it already weighs by anchor / behavior: c would count twice",
+                why=why,
                 fix="use it alone, or choose an objective whose ratio is to the anchor",
             )
 
@@ -98,3 +101,20 @@ class Corrected(Objective):
                 return correction.sequence_mis(anchor_T, behavior_T, tokens.seq_T, cap=cap)
             case "geometric_band":
                 return correction.geometric_band(anchor_T, behavior_T, tokens.seq_T, low=low, high=high)
+
+
+def uncorrectable(objective: object) -> str | None:
+    """Why c = exp(anchor - behavior) must not multiply this objective; None: it may."""
+    match objective:
+        case Corrected() | DecoupledPpo() | Glm5Reasoning() | Glm5CrossStage():
+            return "it already weighs by anchor / behavior: c would count twice"
+        case KimiK15() | KimiK2():
+            return "its square of the log-ratio is no importance-weighted surrogate: a weight would move its optimum's meaning"
+        case Objective() if "anchor_T" in objective.reads:
+            return None
+        case Objective() if "behavior_T" in objective.reads:
+            return "its ratio is to the behavior policy: c would count twice"
+        case Objective():
+            return "it has no ratio to a policy that c could connect to the behavior"
+        case _:
+            return "it is no objective"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_bounds, check_positive
+from rollbook.objectives.checks import check_bounds, check_not_negative, check_positive, check_same_shape
 from rollbook.objectives.ratios import exp_guarded, inside_closed, ratio
 
 
@@ -54,15 +54,19 @@ def sequence_mask(logp_T: Tensor, behavior_T: Tensor, advantage_T: Tensor, seq_T
     `behavior_T` must be what the engine reported at sampling, so that lag and mismatch both count. A sequence with A >= 0 is
     never masked. Only the policy term is multiplied; its denominator and the KL term stay. Whole sequences only.
     """
+    check_not_negative("sequence_mask", delta=delta)
+    check_same_shape("sequence_mask", logp_T=logp_T, advantage_T=advantage_T)
     drift_S = _total_S(behavior_T, logp_T, seq_T) / _count_S(seq_T, logp_T.dtype).clamp(min=1)
     return (~((advantage_T < 0) & (drift_S[seq_T] > delta))).to(logp_T.dtype)
 
 
 def _mismatch(anchor_T: Tensor, behavior_T: Tensor) -> Tensor:
+    check_same_shape("correction", anchor_T=anchor_T, behavior_T=behavior_T)
     return ratio(anchor_T.detach(), behavior_T.detach())
 
 
 def _total_S(upper_T: Tensor, lower_T: Tensor, seq_T: Tensor) -> Tensor:
+    check_same_shape("correction", upper_T=upper_T, lower_T=lower_T, seq_T=seq_T)
     log_T = (upper_T - lower_T).detach()
     return log_T.new_zeros(_sequences(seq_T)).index_add(0, seq_T, log_T)
 

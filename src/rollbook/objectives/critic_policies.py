@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate
-from rollbook.objectives.checks import check_at_least, check_bounds, check_choice, check_positive
+from rollbook.objectives.checks import check_at_least, check_bounds, check_choice, check_not_negative, check_positive
 from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss, Unstated
 from rollbook.objectives.correction import icepop, token_tis
 from rollbook.objectives.credit.rules import INSTRUCT_GPT, NORMALIZED, SAO, UNNAMED, VAPO, Credit
 from rollbook.objectives.errors import ObjectiveError
+from rollbook.objectives.kinds import check_kinds
 from rollbook.objectives.ratios import check_dual, clipped_surrogate, dual_clipped_surrogate, inside_open, ratio, weighted_logp
 from rollbook.objectives.terms import PositiveNll, Ptx
 
@@ -38,6 +39,7 @@ class Ppo(Objective):
     aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds(type(self).__name__, low=self.low, high=self.high)
         if self.dual is not None:
             check_dual(self.dual, self.high)
@@ -59,6 +61,10 @@ class PpoPtx(Ppo):
 
     ptx_coefficient: float = 27.8
     ptx_aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
+
+    def __post_init__(self) -> None:
+        Ppo.__post_init__(self)
+        check_not_negative("PpoPtx", ptx_coefficient=self.ptx_coefficient)
 
     @property
     def extra_terms(self) -> tuple[ExtraTerm, ...]:
@@ -83,6 +89,7 @@ class DecoupledPpo(Objective):
     aggregate: Aggregate | Unstated = "token_mean"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("DecoupledPpo", low=self.low, high=self.high)
         check_choice("DecoupledPpo", "weight_rule", self.weight_rule, ("none", "cap", "mask"))
         if (self.weight_rule == "none") != (self.weight_cap is None):
@@ -126,7 +133,9 @@ class Vapo(Objective):
     aggregate: Aggregate | Unstated = "token_mean"
 
     def __post_init__(self) -> None:
-        check_bounds("Vapo", low=self.low, high=self.high, mu=self.mu)
+        check_kinds(self)
+        check_bounds("Vapo", low=self.low, high=self.high)
+        check_not_negative("Vapo", mu=self.mu)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
@@ -153,6 +162,7 @@ class Sao(Objective):
     aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("Sao", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
@@ -174,6 +184,7 @@ class Glm5Agentic(Objective):
     aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("Glm5Agentic", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
@@ -197,6 +208,7 @@ class Glm5Reasoning(Objective):
     aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("Glm5Reasoning", low=self.low, high=self.high)
         check_at_least("Glm5Reasoning", 1, beta=self.beta)
 

@@ -62,5 +62,6 @@ def diagnose(tokens: ActionTokens, loss: TokenLoss) -> Diagnostics:
 
 
 def effective_sample_size(weight_T: Tensor) -> Tensor:
-    """(sum w)^2 / sum w^2 / n: 1 for equal weights, 1/n when one weight carries everything."""
-    return weight_T.sum().square() / weight_T.square().sum() / weight_T.numel()
+    """(sum w)^2 / sum w^2 / n: 1 for equal weights, 1/n when one weight carries everything, 0 when none carries any."""
+    squares = weight_T.square().sum()
+    return torch.where(squares > 0, weight_T.sum().square() / squares / max(weight_T.numel(), 1), torch.zeros_like(squares))

@@ -5,11 +5,12 @@ Suffixes: T token positions, V vocabulary. Teachers are detached. Gradients neve
 
 from __future__ import annotations
 
-from typing import Literal, assert_never
+from typing import Literal, assert_never, get_args
 
 import torch
 from torch import Tensor
 
+from rollbook.objectives.checks import check_choice
 from rollbook.objectives.errors import ObjectiveError
 
 Direction = Literal["reverse", "forward"]
@@ -26,6 +27,7 @@ def full_kl(student_TV: Tensor, teacher_TV: Tensor, *, direction: Direction) -> 
     Gradient wrt the student's logits: reverse p (log p - log q - KL), forward p - q; rows sum to 0.
     """
     _check_vocabulary(student_TV, teacher_TV)
+    check_choice("full_kl", "direction", direction, get_args(Direction))
     log_p_TV, log_q_TV = student_TV.log_softmax(-1), teacher_TV.detach().log_softmax(-1)
     match direction:
         case "reverse":
@@ -46,14 +48,21 @@ def generalized_jsd(student_TV: Tensor, teacher_TV: Tensor, *, beta: float) -> T
         raise ObjectiveError("generalized_jsd needs 0 < beta < 1", got=repr(beta), why="at the ends it is 0", fix="use full_kl")
     log_p_TV, log_q_TV = student_TV.log_softmax(-1), teacher_TV.detach().log_softmax(-1)
     share = torch.tensor([1 - beta, beta], dtype=log_p_TV.dtype, device=log_p_TV.device).log()
-    log_m_TV = torch.logaddexp(log_p_TV + share[0], log_q_TV + share[1])
+    dead_TV = (log_p_TV == -torch.inf) & (log_q_TV == -torch.inf)
+    alive_p_TV = torch.where(dead_TV, torch.zeros_like(log_p_TV), log_p_TV)  # logaddexp has no gradient at two -inf
+    log_m_TV = torch.logaddexp(alive_p_TV + share[0], log_q_TV + share[1])
     return beta * _kl(log_q_TV, log_m_TV) + (1 - beta) * _kl(log_p_TV, log_m_TV)
 
 
 def soft_target(student_TV: Tensor, target_TV: Tensor) -> Tensor:
-    """Cross-entropy with soft targets (codistillation): -sum_v target log p. Gradient wrt logits p - target."""
+    """Cross-entropy with soft targets (codistillation): -sum_v target log p. Gradient wrt logits p - target.
+
+    A token with target 0 contributes 0, also where the student's logit is -inf.
+    """
     _check_vocabulary(student_TV, target_TV)
-    return -(target_TV.detach() * student_TV.log_softmax(-1)).sum(-1)
+    target_TV = target_TV.detach()
+    product_TV = target_TV * student_TV.log_softmax(-1)
+    return -torch.where(target_TV == 0, torch.zeros_like(product_TV), product_TV).sum(-1)
 
 
 def _kl(log_p_TV: Tensor, log_q_TV: Tensor) -> Tensor:

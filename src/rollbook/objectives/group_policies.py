@@ -8,20 +8,23 @@ Defaults are numbers the paper prints for that class; the others must be given (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 
 from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate
-from rollbook.objectives.checks import check_bounds, check_choice
+from rollbook.objectives.checks import check_bounds, check_choice, check_not_negative
 from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, Scope, TokenLoss, Unstated, advantage_S, sum_S
 from rollbook.objectives.correction import sequence_mask
 from rollbook.objectives.credit.rules import CENTERED, NORMALIZED, ONE_OUT, REINFORCE_PLUS_PLUS, STANDARDIZED, Credit
+from rollbook.objectives.errors import ObjectiveError
+from rollbook.objectives.kinds import check_kinds
 from rollbook.objectives.ratios import clipped_surrogate, exp_guarded, ratio, weighted_logp
 from rollbook.objectives.terms import Estimator, KlTerm
 
 ANCHORED = frozenset({"logp_T", "advantage_T", "anchor_T"})
 _OVERLONG = Unstated(what="overlong_filter")
+_KL_AGGREGATE = Unstated(what="kl_aggregate")
 
 
 def kl_terms(estimator: Estimator, beta: float, aggregate: Aggregate | Unstated) -> tuple[ExtraTerm, ...]:
@@ -45,7 +48,9 @@ class Grpo(Objective):
     aggregate: Aggregate | Unstated = "sequence_mean"
 
     def __post_init__(self) -> None:
-        check_bounds("Grpo", low=self.low, high=self.high, beta=self.beta)
+        check_kinds(self)
+        check_bounds("Grpo", low=self.low, high=self.high)
+        check_not_negative("Grpo", beta=self.beta)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
@@ -63,7 +68,8 @@ class R1Printed(Objective):
         (1/N) sum_i min(R_i A_i, clip(R_i, 1-low, 1+high) A_i),   R_i = exp(sum_t (logp - anchor))
 
     Gradient -R_i A_i on every token of an unclipped output. The granularity of DeepSeek's implementation is not stated; the
-    token reading is `Grpo(low=10, high=10, beta=0.001)`. Each token carries 1/L_i of its sequence's loss.
+    token reading is `Grpo(low=10, high=10, beta=0.001)`. Each token carries 1/L_i of its sequence's loss. No formula of the KL is
+    printed at this level: its estimator and denominator must be given (`sequence_sum`: summed over the output, no 1/|o|).
     """
 
     reads: ClassVar[frozenset[str]] = ANCHORED
@@ -71,11 +77,16 @@ class R1Printed(Objective):
     low: float = 10.0
     high: float = 10.0
     beta: float = 0.001
+    kl_estimator: Estimator
+    kl_aggregate: Aggregate | Unstated = _KL_AGGREGATE
     credit: Credit | Unstated = NORMALIZED
     aggregate: Aggregate | Unstated = "sequence_sum"
 
     def __post_init__(self) -> None:
-        check_bounds("R1Printed", low=self.low, high=self.high, beta=self.beta)
+        check_kinds(self)
+        check_bounds("R1Printed", low=self.low, high=self.high)
+        check_not_negative("R1Printed", beta=self.beta)
+        check_choice("R1Printed", "kl_estimator", self.kl_estimator, get_args(Estimator))
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         (anchor_T,) = tokens.read(self, "anchor_T")
@@ -87,7 +98,7 @@ class R1Printed(Objective):
 
     @property
     def extra_terms(self) -> tuple[ExtraTerm, ...]:
-        return kl_terms("k3", self.beta, "sequence_mean")
+        return kl_terms(self.kl_estimator, self.beta, self.kl_aggregate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +116,7 @@ class DrGrpo(Objective):
     aggregate: Aggregate | Unstated = "sequence_sum"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("DrGrpo", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
@@ -129,7 +141,11 @@ class Dapo(Objective):
     aggregate: Aggregate | Unstated = "group_token_mean"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("Dapo", low=self.low, high=self.high)
+        if not isinstance(self.overlong_filter, bool | Unstated):
+            got = repr(self.overlong_filter)
+            raise ObjectiveError("Dapo.overlong_filter must be True or False", got=got, why="any text is true", fix="say which")
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
@@ -151,6 +167,7 @@ class Magistral(Objective):
     aggregate: Aggregate | Unstated = "group_token_mean"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("Magistral", low=self.low, high=self.high)
         check_choice("Magistral", "ratio_to", self.ratio_to, ("anchor", "behavior"))
 
@@ -183,7 +200,9 @@ class DeepSeekV32(Objective):
     aggregate: Aggregate | Unstated = "sequence_mean"
 
     def __post_init__(self) -> None:
-        check_bounds("DeepSeekV32", low=self.low, high=self.high, delta=self.delta, beta=self.beta)
+        check_kinds(self)
+        check_bounds("DeepSeekV32", low=self.low, high=self.high)
+        check_not_negative("DeepSeekV32", delta=self.delta, beta=self.beta)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         anchor_T, behavior_T = tokens.read(self, "anchor_T", "behavior_T")
@@ -209,6 +228,9 @@ class Rloo(Objective):
     credit: Credit | Unstated = ONE_OUT
     aggregate: Aggregate | Unstated = "sequence_sum"
 
+    def __post_init__(self) -> None:
+        check_kinds(self)
+
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         (advantage_T,) = tokens.read(self, "advantage_T")
         return TokenLoss(weighted_logp(advantage_T, tokens.logp_T), torch.zeros_like(advantage_T, dtype=torch.bool))
@@ -229,6 +251,7 @@ class ReinforcePlusPlus(Objective):
     aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("ReinforcePlusPlus", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:

@@ -12,10 +12,11 @@ from typing import ClassVar, Literal
 import torch
 
 from rollbook.objectives.aggregate import Aggregate
-from rollbook.objectives.checks import check_at_least, check_bounds, check_choice, check_positive
+from rollbook.objectives.checks import check_at_least, check_bounds, check_choice, check_not_negative, check_positive
 from rollbook.objectives.core import ActionTokens, Objective, Scope, TokenLoss, Unstated, advantage_S, sum_S
 from rollbook.objectives.credit.rules import CENTERED, Credit
 from rollbook.objectives.errors import ObjectiveError
+from rollbook.objectives.kinds import check_kinds
 from rollbook.objectives.ratios import inside_closed, ratio
 
 INTERVAL = "the interval log_low .. log_high is on the log-ratio and holds 0"
@@ -39,6 +40,7 @@ class KimiK15(Objective):
     aggregate: Aggregate | Unstated = "sequence_sum"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_positive(type(self).__name__, tau=self.tau)
         check_choice(type(self).__name__, "scale", self.scale, ("squared", "published_gradient"))
 
@@ -61,6 +63,7 @@ class KimiK2(Objective):
     aggregate: Aggregate | Unstated = "sequence_sum"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_positive(type(self).__name__, tau=self.tau)
         check_choice(type(self).__name__, "scale", self.scale, ("squared", "published_gradient"))
 
@@ -90,7 +93,8 @@ class KimiK25(Objective):
     aggregate: Aggregate | Unstated = "token_mean"
 
     def __post_init__(self) -> None:
-        check_bounds("KimiK25", tau=self.tau)
+        check_kinds(self)
+        check_not_negative("KimiK25", tau=self.tau)
         check_choice("KimiK25", "bound_on", self.bound_on, ("ratio", "log_ratio"))
         check_choice("KimiK25", "tau_mask", self.tau_mask, ("all", "kept"))
         check_choice("KimiK25", "ratio_to", self.ratio_to, ("anchor", "behavior"))

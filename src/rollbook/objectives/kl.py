@@ -14,21 +14,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rollbook.objectives.checks import check_same_shape
 from rollbook.objectives.ratios import beyond_guard, expm1_guarded, ratio
 
 
 def k1(logp_T: Tensor, reference_T: Tensor) -> Tensor:
     """d = logp - reference. May be negative per token; never clip it at 0 in a reward. Gradient 1."""
+    check_same_shape("k1", logp_T=logp_T, reference_T=reference_T)
     return logp_T - reference_T.detach()
 
 
 def k2(logp_T: Tensor, reference_T: Tensor) -> Tensor:
     """d^2 / 2. Gradient d."""
+    check_same_shape("k2", logp_T=logp_T, reference_T=reference_T)
     return (logp_T - reference_T.detach()).square() / 2
 
 
 def k3(logp_T: Tensor, reference_T: Tensor) -> Tensor:
     """e^-d - 1 + d. Non-negative, unbiased on-policy. Gradient 1 - e^-d, bounded by e^20 where e^-d would overflow."""
+    check_same_shape("k3", logp_T=logp_T, reference_T=reference_T)
     x_T = reference_T.detach() - logp_T
     return expm1_guarded(x_T) - x_T
 
@@ -36,8 +40,10 @@ def k3(logp_T: Tensor, reference_T: Tensor) -> Tensor:
 def unbiased(logp_T: Tensor, anchor_T: Tensor, reference_T: Tensor) -> Tensor:
     """rho * k3 (DeepSeek V3.2, 2512.02556 section 3.1). Gradient exactly rho * d, because it flows through rho as well.
 
+    Exact while rho is within the guard of `exp_guarded`; beyond it rho and its gradient are the tangent's.
     Where e^-d would overflow, the same quantity written as pi_ref/pi_anchor + rho (d - 1), whose gradient is rho * d too.
     """
+    check_same_shape("unbiased", logp_T=logp_T, anchor_T=anchor_T, reference_T=reference_T)
     anchor_T, reference_T = anchor_T.detach(), reference_T.detach()
     rho_T, d_T = ratio(logp_T, anchor_T), logp_T - reference_T
     rewritten_T = ratio(reference_T, anchor_T) + rho_T * (d_T - 1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rollbook.objectives.checks import check_bounds, check_choice, check_positive
+from rollbook.objectives.checks import check_choice, check_not_negative, check_positive, check_same_shape, check_tensor
 from rollbook.objectives.errors import ObjectiveError
 
 # significantly better, better, slightly better, negligibly better or unsure
@@ -35,6 +35,8 @@ class Responses:
     pairs: int
 
     def __post_init__(self) -> None:
+        for name in ("logp_T", "reference_T", "pair_T", "format_T"):
+            check_tensor("Responses", name, getattr(self, name))
         shapes = {self.logp_T.shape, self.reference_T.shape, self.pair_T.shape, self.format_T.shape}
         if len(shapes) != 1 or self.format_T.dtype != torch.bool:
             raise ObjectiveError(
@@ -42,6 +44,13 @@ class Responses:
                 got=f"shapes {sorted(map(tuple, shapes))}, format_T {self.format_T.dtype}",
                 why="each describes the same response tokens",
                 fix="build them from the same packing",
+            )
+        if self.pair_T.numel() and not 0 <= int(self.pair_T.min()) <= int(self.pair_T.max()) < self.pairs:
+            raise ObjectiveError(
+                f"Responses.pair_T must lie in 0 .. {self.pairs - 1}",
+                got=f"{int(self.pair_T.min())} .. {int(self.pair_T.max())}",
+                why="it says which pair a token belongs to",
+                fix="number the pairs from 0, and pass how many there are",
             )
 
     def total_B(self, value_T: Tensor) -> Tensor:
@@ -82,7 +91,7 @@ class Llama3Dpo:
 
     def __post_init__(self) -> None:
         check_positive("Llama3Dpo", beta=self.beta)
-        check_bounds("Llama3Dpo", nll_coefficient=self.nll_coefficient)
+        check_not_negative("Llama3Dpo", nll_coefficient=self.nll_coefficient)
         check_choice("Llama3Dpo", "nll_reduction", self.nll_reduction, ("sum", "mean"))
         check_choice("Llama3Dpo", "nll_on", self.nll_on, ("all", "unmasked"))
 
@@ -97,6 +106,9 @@ def dpo(
 
     Gradient -beta sigmoid(-h) on each chosen token, +beta sigmoid(-h) on each rejected one; at the reference log 2 and beta/2.
     """
+    check_positive("dpo", beta=beta)
+    references = {"reference_chosen_B": reference_chosen_B, "reference_rejected_B": reference_rejected_B}
+    check_same_shape("dpo", chosen_B=chosen_B, rejected_B=rejected_B, **references)
     gap_B = (chosen_B - reference_chosen_B.detach()) - (rejected_B - reference_rejected_B.detach())
     return -logsigmoid(beta * gap_B)
 
@@ -120,7 +132,12 @@ def llama3_dpo(chosen: Responses, rejected: Responses, settings: Llama3Dpo) -> T
 
 def pairwise(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
     """-log sigmoid(s_chosen - s_rejected). Gradient -/+ sigmoid(-(gap))."""
-    return -logsigmoid(chosen_B - rejected_B)
+    check_same_shape("pairwise", chosen_B=chosen_B, rejected_B=rejected_B)
+    return _log_loss(chosen_B, rejected_B)
+
+
+def _log_loss(better: Tensor, worse: Tensor) -> Tensor:
+    return -logsigmoid(better - worse)
 
 
 def ranked(score_K: Tensor, rank_K: Tensor) -> Tensor:
@@ -136,7 +153,7 @@ def ranked(score_K: Tensor, rank_K: Tensor) -> Tensor:
             why="there is no pair to learn from",
             fix="drop the prompt before the loss",
         )
-    loss_KK = pairwise(score_K[:, None], score_K[None, :])
+    loss_KK = _log_loss(score_K[:, None], score_K[None, :])
     return torch.where(better_KK, loss_KK, 0.0).sum() / better_KK.sum()
 
 
@@ -150,6 +167,11 @@ def listwise(score_K: Tensor, positive_K: Tensor) -> Tensor:
 
     The mean of `pairwise` over those pairs; shift-invariant, gradients sum to 0. Refused when all or none are positive.
     """
+    check_same_shape("listwise", score_K=score_K, positive_K=positive_K)
+    if positive_K.dtype != torch.bool:
+        raise ObjectiveError(
+            "listwise needs boolean labels", got=str(positive_K.dtype), why="integers would index", fix="pass positive_K.bool()"
+        )
     positives = int(positive_K.sum())
     if positives in (0, positive_K.numel()):
         raise ObjectiveError(
@@ -158,7 +180,7 @@ def listwise(score_K: Tensor, positive_K: Tensor) -> Tensor:
             why="the loss averages over positive-negative pairs; there are none",
             fix="drop the prompt before the loss (select.mixed)",
         )
-    return pairwise(score_K[positive_K][:, None], score_K[~positive_K][None, :]).mean()
+    return _log_loss(score_K[positive_K][:, None], score_K[~positive_K][None, :]).mean()
 
 
 def soft_label(first_B: Tensor, second_B: Tensor, label_B: Tensor) -> Tensor:
@@ -166,6 +188,9 @@ def soft_label(first_B: Tensor, second_B: Tensor, label_B: Tensor) -> Tensor:
 
     Gradient wrt the gap: sigmoid(gap) - q.
     """
+    check_same_shape("soft_label", first_B=first_B, second_B=second_B, label_B=label_B)
+    if not bool(((label_B >= 0) & (label_B <= 1)).all()):
+        raise ObjectiveError("soft_label needs labels in 0 .. 1", got=str(label_B), why="q is a probability", fix="rescale q")
     gap_B = first_B - second_B
     label_B = label_B.detach()
     return -(label_B * logsigmoid(gap_B) + (1 - label_B) * logsigmoid(-gap_B))

@@ -60,6 +60,8 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
 
 def best_of(reward_S: Tensor, group_S: Tensor) -> Tensor:
     """Index of the best rollout of each group (rejection sampling), in order of group id; ties go to the lowest index."""
+    if bool(reward_S.isnan().any()):
+        raise ObjectiveError("best_of needs rewards", got="NaN", why="NaN has no order", fix="leave out what was not scored")
     member_S, size = number_ids(group_S)
     return torch.tensor([_best(reward_S, member_S, g) for g in range(size)], dtype=torch.int64)
 
@@ -85,8 +87,8 @@ def trace_penalty(rollouts: Rollouts) -> Tensor:
     p_err = 0.5 without tool calls, else errors / calls; p_fmt = 1 without an answer tag, else min(1, (tags - 1) / turns).
     """
     calls_S = rollouts.calls_S.to(torch.float64)
-    error_S = torch.where(calls_S > 0, rollouts.errors_S / calls_S.clamp(min=1), 0.5)
-    extra_S = ((rollouts.tags_S - 1) / rollouts.turns_S.clamp(min=1)).clamp(max=1)
+    error_S = torch.where(calls_S > 0, rollouts.errors_S.to(torch.float64) / calls_S.clamp(min=1), 0.5)
+    extra_S = ((rollouts.tags_S - 1).to(torch.float64) / rollouts.turns_S.clamp(min=1)).clamp(max=1)
     return error_S + torch.where(rollouts.tags_S > 0, extra_S, 1.0)
 
 

@@ -15,6 +15,7 @@ from rollbook.objectives.aggregate import Aggregate
 from rollbook.objectives.checks import check_bounds, check_positive
 from rollbook.objectives.core import ActionTokens, Objective, Scope, TokenLoss, Unstated, advantage_S
 from rollbook.objectives.credit.rules import NORMALIZED, Credit
+from rollbook.objectives.kinds import check_kinds
 from rollbook.objectives.ratios import clipped_surrogate, exp_guarded, ratio, sequence_ratio, weighted_logp
 
 
@@ -34,6 +35,7 @@ class Gspo(Objective):
     aggregate: Aggregate | Unstated = "sequence_mean"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("Gspo", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
@@ -60,13 +62,16 @@ class GspoToken(Objective):
     aggregate: Aggregate | Unstated = "sequence_mean"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("GspoToken", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
         tokens.require_whole(self)
         ratio_S = sequence_ratio(tokens.logp_T, anchor_T, tokens).detach()
-        carrier_T = ratio_S[tokens.seq_T] * exp_guarded(tokens.logp_T - tokens.logp_T.detach())
+        impossible_T = tokens.logp_T == -torch.inf  # s is 0; -inf - -inf is not
+        unit_T = torch.where(impossible_T, torch.zeros_like(anchor_T), tokens.logp_T - tokens.logp_T.detach())
+        carrier_T = ratio_S[tokens.seq_T] * exp_guarded(unit_T)
         return clipped_surrogate(carrier_T, advantage_T, low=self.low, high=self.high)
 
 
@@ -85,6 +90,7 @@ class Sapo(Objective):
     aggregate: Aggregate | Unstated = "sequence_mean"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_positive("Sapo", tau_positive=self.tau_positive, tau_negative=self.tau_negative)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
@@ -111,6 +117,7 @@ class Cispo(Objective):
     aggregate: Aggregate | Unstated = "group_token_mean"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("Cispo", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate
-from rollbook.objectives.checks import check_at_least, check_bounds, check_positive
+from rollbook.objectives.checks import check_at_least, check_bounds, check_not_negative, check_positive
 from rollbook.objectives.core import ActionTokens, Objective, TokenLoss, Unstated
 from rollbook.objectives.correction import icepop
-from rollbook.objectives.credit.rules import FROM_TEACHER, Credit
+from rollbook.objectives.credit.rules import FROM_TEACHER, UNNAMED, Credit, FromTeacher
 from rollbook.objectives.distill import sampled_token_advantage
+from rollbook.objectives.errors import ObjectiveError
+from rollbook.objectives.kinds import check_kinds
 from rollbook.objectives.ratios import clipped_surrogate, inside_closed, ratio, weighted_logp
 
 
@@ -37,6 +39,7 @@ class Mopd(Objective):
     aggregate: Aggregate | Unstated = "sequence_mean"
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("Mopd", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
@@ -51,17 +54,26 @@ class MimoMopd(Objective):
 
         a = sg[teacher - logp] + alpha A,   w = sg[r] inside 1-low .. 1+high, else 0
 
-    Gradient -w a. `alpha` and the band are not printed; alpha = 0 reads no advantage.
+    Gradient -w a. `alpha`, the band and the credit of A are not printed; alpha = 0 reads no advantage (credit `FromTeacher`).
     """
 
     low: float
     high: float
     alpha: float
-    credit: Credit | Unstated = FROM_TEACHER
+    credit: Credit | Unstated = UNNAMED
     aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
 
     def __post_init__(self) -> None:
-        check_bounds("MimoMopd", low=self.low, high=self.high, alpha=self.alpha)
+        check_kinds(self)
+        check_bounds("MimoMopd", low=self.low, high=self.high)
+        check_not_negative("MimoMopd", alpha=self.alpha)
+        if self.alpha and isinstance(self.credit, FromTeacher):
+            raise ObjectiveError(
+                "MimoMopd with alpha > 0 needs the credit of its outcome advantage",
+                got="credit = FromTeacher",
+                why="A would be 0 everywhere and alpha without effect",
+                fix="set objective.credit to a rule over rewards, or alpha = 0",
+            )
 
     @property
     def reads(self) -> frozenset[str]:  # type: ignore[override]
@@ -90,6 +102,7 @@ class OnPolicyDistill(Objective):
     aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_positive("OnPolicyDistill", coefficient=self.coefficient)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
@@ -102,7 +115,8 @@ class OnPolicyDistill(Objective):
 class Glm5CrossStage(Objective):
     """GLM-5 cross-stage distillation (2602.15763 section 3.5): its reasoning loss with A = sg[teacher - logp], no group.
 
-    Gradient -pop(c) rho A, or 0 where rho is clipped. `teacher_T` comes from the teacher's inference engine.
+    Gradient -pop(c) rho A, or 0 where rho is clipped. `teacher_T` comes from the teacher's inference engine. A token that the
+    policy cannot produce any more (logp = -inf) has rho A = 0, its limit; a teacher's -inf is refused.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"logp_T", "anchor_T", "behavior_T", "teacher_T"})
@@ -113,15 +127,29 @@ class Glm5CrossStage(Objective):
     aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         check_bounds("Glm5CrossStage", low=self.low, high=self.high)
         check_at_least("Glm5CrossStage", 1, beta=self.beta)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         anchor_T, behavior_T, teacher_T = tokens.read(self, "anchor_T", "behavior_T", "teacher_T")
-        advantage_T = sampled_token_advantage(tokens.logp_T, teacher_T, coefficient=1.0)
+        advantage_T = _finite_advantage(tokens.logp_T, teacher_T)
         pop_T = icepop(anchor_T, behavior_T, low=1 - 1 / self.beta, high=self.beta - 1)
         loss = clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
         return TokenLoss(pop_T * loss.loss_T, loss.clipped_T | (pop_T == 0))
+
+
+def _finite_advantage(logp_T: Tensor, teacher_T: Tensor) -> Tensor:
+    """teacher - logp, 0 where logp is -inf: there rho A has the limit 0."""
+    if bool((teacher_T == -torch.inf).any()):
+        raise ObjectiveError(
+            "Glm5CrossStage needs a finite teacher_T",
+            got="-inf",
+            why="the advantage would be -inf; engines report -inf for tokens outside their top-k",
+            fix="score the sampled tokens with the teacher over the whole vocabulary",
+        )
+    advantage_T = sampled_token_advantage(logp_T, teacher_T, coefficient=1.0)
+    return torch.where(logp_T == -torch.inf, torch.zeros_like(advantage_T), advantage_T)
 
 
 def gated_logp(logp_T: Tensor, behavior_T: Tensor, advantage_T: Tensor, *, low: float, high: float) -> TokenLoss:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rollbook.objectives import kl
 from rollbook.objectives.aggregate import Aggregate
-from rollbook.objectives.checks import check_bounds, check_choice
+from rollbook.objectives.checks import check_choice, check_not_negative, check_number
 from rollbook.objectives.core import ActionTokens, ExtraTerm, Population, Unstated
 
 Estimator = Literal["k2", "k3", "unbiased"]
@@ -29,7 +29,7 @@ class KlTerm(ExtraTerm):
 
     def __post_init__(self) -> None:
         check_choice("KlTerm", "estimator", self.estimator, ("k2", "k3", "unbiased"))
-        check_bounds("KlTerm", coefficient=self.coefficient)
+        check_not_negative("KlTerm", coefficient=self.coefficient)
 
     @property
     def reads(self) -> frozenset[str]:  # type: ignore[override]
@@ -61,6 +61,9 @@ class PositiveNll(ExtraTerm):
     coefficient: float
     aggregate: Aggregate | Unstated = "token_mean"
 
+    def __post_init__(self) -> None:
+        check_not_negative("PositiveNll", coefficient=self.coefficient)
+
     def __call__(self, tokens: ActionTokens) -> Tensor:
         return positive_nll(tokens.logp_T)
 
@@ -74,6 +77,9 @@ class Ptx(ExtraTerm):
     population: ClassVar[Population] = "pretraining"
     coefficient: float
     aggregate: Aggregate | Unstated
+
+    def __post_init__(self) -> None:
+        check_not_negative("Ptx", coefficient=self.coefficient)
 
     def __call__(self, tokens: ActionTokens) -> Tensor:
         return ptx(tokens.logp_T)
@@ -110,6 +116,12 @@ class AdaptiveEntropy:
     target: float = 0.2
     step: float
     maximum: float | None
+
+    def __post_init__(self) -> None:
+        check_number("AdaptiveEntropy", "target", self.target)
+        check_not_negative("AdaptiveEntropy", step=self.step)
+        if self.maximum is not None:
+            check_not_negative("AdaptiveEntropy", maximum=self.maximum)
 
     def coefficient(self, alpha: float, entropy: float) -> float:
         """alpha where H <= target, exactly 0 above it."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rollbook.objectives.checks import check_not_negative, check_same_shape
+
 
 def squared_value_loss(value_T: Tensor, return_T: Tensor, *, factor: float) -> Tensor:
     """factor (V - return)^2. Gradient 2 factor (V - return)."""
+    check_same_shape("squared_value_loss", value_T=value_T, return_T=return_T)
     return factor * (value_T - return_T.detach()).square()
 
 
@@ -20,6 +23,8 @@ def clipped_value_loss(value_T: Tensor, anchor_value_T: Tensor, return_T: Tensor
     Gradient 2 factor (V - return) where the unclipped square is the larger or V is inside the band, else 0: a value that already
     left the band on the improving side is left alone.
     """
+    check_same_shape("clipped_value_loss", value_T=value_T, anchor_value_T=anchor_value_T, return_T=return_T)
+    check_not_negative("clipped_value_loss", clip=clip)
     move_T = value_T - anchor_value_T.detach()
     plain_T = (value_T - return_T.detach()).square()
     bounded_T = (anchor_value_T + move_T.detach().clamp(-clip, clip) - return_T).detach().square()

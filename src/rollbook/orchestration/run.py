@@ -33,7 +33,7 @@ from rollbook.records import (
     content_id,
 )
 from rollbook.records.graph import START, order
-from rollbook.records.recipe import Settings
+from rollbook.records.recipe import PolicyGradient, Settings
 from rollbook.rewards import MagistralJudge, package_versions
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.tasks import Acquired, Split, acquire, shares, split
@@ -43,6 +43,7 @@ ACQUIRED_AT = "2026-11-29"      # the day the generators' version was pinned; pa
 
 def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress) -> int:
     """Runs all stages into a new folder; returns the exit code. Everything that can be refused is refused before it is made."""
+    _check_supported(recipe.settings)
     dtype = prepare(recipe.settings.run)
     progress.note("loading the model")
     policy = load_policy(recipe.settings.model)
@@ -148,6 +149,15 @@ def _tasks(settings: Settings) -> tuple[Acquired, Split]:
     acquired = acquire(settings.tasks, acquired_at=ACQUIRED_AT)
     return acquired, split(acquired.tasks, train=settings.tasks.train, heldout=settings.tasks.heldout, seed=settings.tasks.seed,
                            weights=shares(settings.tasks))
+
+
+def _check_supported(settings: Settings) -> None:
+    """Refuses what the recipe may say and this runtime does not do, instead of ignoring it."""
+    for name, stage in settings.stages.items():
+        if isinstance(stage, PolicyGradient) and stage.max_policy_age != 0:
+            raise RecipeError(f"stages.{name}.max_policy_age must be 0 on the local runtime", got=str(stage.max_policy_age),
+                              why="sampling and training alternate here: no token is ever older than the policy it trains",
+                              fix=f"--set stages.{name}.max_policy_age=0")
 
 
 def _check_context(settings: Settings, policy: Policy, sides: Split) -> None:

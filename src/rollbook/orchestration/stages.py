@@ -228,9 +228,8 @@ def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: 
 
 
 def _probe(session: Session, name: str, stage: PolicyGradient, version: PolicyVersion, number: int) -> float:
-    """Accuracy on the first `probe` held-out problems, for the curve; the final evaluation is a stage of its own."""
-    sampling = SamplingSettings(temperature=0.7, top_p=1.0, top_k=0, min_p=0.0)
-    protocol = _protocol(session, sampling, session.sides.heldout[:stage.probe], ("probe", 1, 11))
+    """Accuracy on the first `probe` held-out problems as the policy is trained, for the curve only."""
+    protocol = _protocol(session, stage.sampling, session.sides.heldout[:stage.probe], ("probe", 1, session.settings.run.seed))
     done = evaluate(protocol, version, stage=f"{name}/probe/{number:06d}")
     _record_evaluation(session, f"{name}/probe/{number:06d}", protocol, done)
     return done.report.accuracy.estimate

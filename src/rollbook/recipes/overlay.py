@@ -49,7 +49,7 @@ class Layer:
             elif isinstance(new, Entry):
                 merged[name] = self._replace(old, new, below)
             elif isinstance(old, Entry) and old.label == "U":
-                merged[name] = self._strange(new, below)          # what was unknown turns out to have parts
+                merged[name] = self._strange(new, below, old)     # what was unknown turns out to have parts
             elif isinstance(old, Entry):
                 self._refuse(old, f"{below} is one value, not a mapping", got=", ".join(new), fix=f"write {below}: VALUE")
             elif old is None or _kind(new, old) != _kind(old, old):
@@ -58,8 +58,8 @@ class Layer:
                 merged[name] = self.merge(old, new, below)
         return merged
 
-    def _strange(self, new: Tree, path: str) -> Tree:
-        return map_entries(new, lambda name, entry: self._replace(None, entry, join(path, name)))
+    def _strange(self, new: Tree, path: str, old: Entry | None = None) -> Tree:
+        return map_entries(new, lambda name, entry: self._replace(old, entry, join(path, name)))
 
     def _replace(self, old: Entry | None, new: Entry, path: str) -> Entry:
         if old is None or path.endswith(f".{TAG}"):
@@ -125,7 +125,9 @@ def _assigned(base: Tree, path: str, text: str, layer: Layer, objective_fields: 
         return base
     written = {path} | ({join(path, name) for name, _ in entries(new)} if isinstance(new, dict) else set())
     known = _known_paths(base, objective_fields)
-    unknown = sorted(name for name in written if name not in known)
+    old = _at(base, path) if path in known else None
+    parts = isinstance(old, Entry) and old.unknown               # what was unknown may turn out to have parts
+    unknown = sorted(name for name in written if name not in known and not (parts and name != path))
     for name in unknown:
         layer.problems.add(RecipeError(f"--set names no setting of this recipe: {name}", got=f"{path}={text}",
                                        why=f"there is no {name} at this scale",
@@ -143,8 +145,8 @@ def _known_paths(base: Tree, objective_fields: dict[str, tuple[str, ...]]) -> se
     known = set(_branches(base, ""))
     for path in list(known):
         node = _at(base, path)
-        if isinstance(node, dict) and path.endswith(".objective") and isinstance(node.get("name"), Entry):
-            known |= {join(path, field) for field in objective_fields.get(node["name"].value, ())}
+        if isinstance(node, dict) and path.endswith(".objective") and isinstance(node.get("kind"), Entry):
+            known |= {join(path, field) for field in objective_fields.get(node["kind"].value, ())}
     return known | set(_optional(Settings, base, ""))
 
 

@@ -182,7 +182,7 @@ def _check_pass_rate(stage: PassRate, path: str, settings: Settings, problems: P
 def _check_policy_gradient(stage: PolicyGradient, path: str, settings: Settings, problems: Problems) -> None:
     objective.check(stage.objective, f"{path}.objective", problems)
     if stage.per_task < 2 and objective.needs_group(stage.objective):
-        _refuse(problems, f'{path}.objective.name = "{stage.objective["name"]}" needs at least 2 rollouts per task',
+        _refuse(problems, f'{path}.objective.kind = "{stage.objective["kind"]}" needs at least 2 rollouts per task',
                 f"{path}.per_task = {stage.per_task}",
                 "the baseline is the mean of the rollouts of the same task; of one rollout it is its own reward.",
                 f"set {path}.per_task >= 2.")

@@ -218,9 +218,10 @@ def test_lineage_is_the_edges_between_published_policies(ledger: Ledger) -> None
 
 
 def test_a_whole_number_where_a_float_is_declared_is_refused_because_its_id_would_not_survive(ledger: Ledger) -> None:
-    report = StepReport(stage="rl", step=1, policy="p", published="q", census="c", batches=(), updates=(), metrics={"a": 0.5},
+    report = StepReport(stage="rl", step=1, policy="p", published="q", census="c", batches=(), updates=(),
+                        metrics={"reward/accuracy": 0.5},
                         observed={"seconds": 3})
-    whole = dataclasses.replace(report, metrics={"a": 0.5, "b": 1})
+    whole = dataclasses.replace(report, metrics={"reward/accuracy": 0.5, "admission/groups": 1})
     assert content_id(decode(StepReport, json.loads(canonical(encode(whole))))) != content_id(whole)
     for act in (lambda: ledger.append(whole), lambda: ledger.write_table("t", [report, whole])):
         with pytest.raises(RecordError, match=r"StepReport\.metrics holds a whole number"):

@@ -122,6 +122,17 @@ def test_replaying_todays_choice_is_the_models_own_routing_to_the_last_bit(renor
     assert torch.equal(replayed_gates(logits_LE, chosen_LK, GateRule.of(a)), weight_LK)
 
 
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+def test_recorded_experts_whose_scores_all_underflow_keep_their_quotient(score: str) -> None:
+    logits_LE = torch.tensor([[-2000.0, -2000.0, -2001.0, 0.0]], requires_grad=True)
+    found_LK = replayed_gates(logits_LE, torch.tensor([[0, 2]]), GateRule(score=score, renormalize=True))
+    expected_LK = torch.tensor([[0.0, -1.0]]).softmax(-1)
+    torch.testing.assert_close(found_LK, expected_LK)
+    (found_LE,) = torch.autograd.grad(found_LK[0, 0], logits_LE)
+    slope = float(expected_LK[0, 0] * expected_LK[0, 1])
+    torch.testing.assert_close(found_LE, torch.tensor([[slope, 0.0, -slope, 0.0]]))
+
+
 @given(seed=SEEDS, renormalize=st.booleans(), score=st.sampled_from(["softmax", "sigmoid"]))
 @FEW
 def test_gates_are_recomputed_from_current_logits_at_the_recorded_experts(seed, renormalize, score):

@@ -21,7 +21,7 @@ INSTANCES: dict[str, Objective] = {
     "PpoDual": ro.Ppo(low=0.2, high=0.2, dual=1.6),
     "PpoPtx": ro.PpoPtx(),
     "Grpo": ro.Grpo(low=0.2, high=0.3),
-    "R1Printed": ro.R1Printed(low=0.5, high=0.9),
+    "R1Printed": ro.R1Printed(low=0.5, high=0.9, kl_estimator="k3", kl_aggregate="sequence_sum"),
     "DrGrpo": ro.DrGrpo(),
     "Dapo": ro.Dapo(),
     "Gspo": ro.Gspo(low=0.1, high=0.15),

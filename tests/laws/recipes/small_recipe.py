@@ -32,7 +32,8 @@ settings:
       kind: PolicyGradient
       policy: start
       tasks: train
-      objective: {name: Magistral, low: 0.2, high: {value: 0.3, label: D, claim: test.big.high}, ratio_to: behavior}
+      objective: {kind: Magistral, low: 0.2, high: {value: 0.3, label: D, claim: test.big.high}, ratio_to: behavior,
+                  credit: {kind: GroupCentered}}
       steps: {label: U, note: steps of the stage, typical: 100 to 1000}
       prompts: 16
       per_task: {value: 8, label: I, reason: the usual group}

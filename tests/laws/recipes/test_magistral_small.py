@@ -16,8 +16,10 @@ from rollbook.records import RecipeError, ResolvedRecipe, content_id, decode, en
 SUPPLIED = {
     "tasks.families.math.generator": "chain_sum", "tasks.families.math.weight": 0.5, "tasks.families.code.generator": "chain_sum",
     "tasks.families.code.weight": 0.5, "tasks.heldout": 1024, "tasks.system_prompt": "think", "tasks.max_tokens": 40960,
-    "reward.length_max": 36864, "reward.length_cache": 4096, "reward.verify_seconds": 5, "stages.cold_start.traces": "mine",
+    "reward.length_max": 36864, "reward.length_cache": 4096, "reward.verify_seconds": 5,
+    "stages.cold_start.traces": "{mine: 1.0}",
     "stages.cold_start.steps": 1000, "stages.cold_start.batch": 64, "stages.rl.objective.low": 0.2, "stages.rl.steps": 100,
+    "stages.rl.objective.credit.eps": "1e-6", "stages.rl.objective.credit.ddof": 0,
     "stages.rl.prompts": 128, "stages.rl.per_task": 16, "stages.rl.groups": 128, "stages.rl.max_waves": 2,
     "stages.rl.max_policy_age": 2, "stages.rl.sampling.top_p": 1, "stages.rl.sampling.top_k": 0, "stages.rl.sampling.min_p": 0,
     "stages.final_eval.sampling.top_k": 0, "stages.final_eval.sampling.min_p": 0,
@@ -40,7 +42,9 @@ def test_the_true_scale_refuses_and_lists_every_undisclosed_value_with_meaning_a
 
 def test_supplying_every_undisclosed_value_makes_the_true_scale_run_as_the_users() -> None:
     recipe = resolve(load("magistral-small"), "full", [f"{path}={value}" for path, value in SUPPLIED.items()])
-    assert all((recipe.provenance[path].origin, recipe.provenance[path].label) == ("user", "I") for path in SUPPLIED)
+    for path in SUPPLIED:
+        held = [about for name, about in recipe.provenance.items() if name == path or name.startswith(f"{path}.")]
+        assert held and all((about.origin, about.label) == ("user", "I") for about in held), path
 
 
 @pytest.mark.parametrize(("path", "value", "claim"), [

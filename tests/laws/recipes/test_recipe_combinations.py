@@ -14,6 +14,7 @@ LAB = {  # the numbers that the cases below depend on, whatever the built-in rec
     "tasks.train": 1500, "tasks.heldout": 512, "tasks.max_tokens": 64, "tasks.families.add_sub.parameters.max_terms": 2,
     "reward.length_max": 64, "reward.length_cache": 16, "model.context": 2048,
     "stages.cold_eval.sampling.temperature": 0.7, "stages.start_eval.sampling.temperature": 0.7,
+    "stages.final_eval.sampling.temperature": 0.7, "tasks.system_prompt": "think",
     "stages.select.samples": 8, "stages.select.low": 2, "stages.select.high": 6, "stages.select.candidates": 256,
     "stages.rl.steps": 40, "stages.rl.prompts": 16, "stages.rl.per_task": 8, "stages.rl.groups": 16, "stages.rl.max_waves": 2,
     "stages.rl.minibatches": 2, "stages.rl.probe": 128, "stages.rl.probe_every": 10,
@@ -29,7 +30,7 @@ def resolved_with(scale: str, overrides: list[str]) -> ResolvedRecipe:
 
 
 GROUP_OF_ONE = """\
-stages.rl.objective.name = "Magistral" needs at least 2 rollouts per task, got stages.rl.per_task = 1.
+stages.rl.objective.kind = "Magistral" needs at least 2 rollouts per task, got stages.rl.per_task = 1.
   why: the baseline is the mean of the rollouts of the same task; of one rollout it is its own reward.
   fix: set stages.rl.per_task >= 2."""
 

@@ -132,8 +132,10 @@ def test_a_forgotten_pool_leaves_no_process():
 
 
 PARENT = textwrap.dedent("""
+    import signal
     import threading
     from rollbook.rewards import VerifierPool
+    signal.signal(signal.SIGINT, signal.default_int_handler)       # a parent started in the background inherits "ignore"
     pool = VerifierPool(workers=1, seconds={seconds})
     pool.verify([("60+1", "61")])
     print(pool._workers[0].process.pid, flush=True)

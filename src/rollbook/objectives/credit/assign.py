@@ -13,9 +13,9 @@ from torch import Tensor
 
 from rollbook.objectives.core import Unstated, number_ids
 from rollbook.objectives.credit import rules
-from rollbook.objectives.credit.batch import batch_normalized, minibatch_standardized
+from rollbook.objectives.credit.batch import batch_normalized, minibatch_standardized, moments
 from rollbook.objectives.credit.gae import Advantages, discounted_sum, gae, length_adaptive_lambda, token_rewards
-from rollbook.objectives.credit.groups import group_centered, group_normalized, has_signal, leave_one_out
+from rollbook.objectives.credit.groups import check_groups, group_centered, group_normalized, has_signal, leave_one_out
 from rollbook.objectives.credit.steps import implicit_process_code, implicit_process_paper, step_groups, step_returns
 from rollbook.objectives.errors import ObjectiveError
 
@@ -58,6 +58,13 @@ class Measured:
             )
         return value
 
+    def kept_S(self) -> Tensor:
+        """Which sequences count."""
+        if self.keep_S is None:
+            return torch.ones_like(self.group_S, dtype=torch.bool)
+        check_groups(self.reward_S, self.group_S, self.keep_S)
+        return self.keep_S
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credited:
@@ -93,8 +100,7 @@ def assign_credit(rule: rules.Credit | Unstated, batch: Measured) -> Credited:
             return _implicit_process(rule, batch)
         case rules.FromTeacher():
             zero_T = torch.zeros_like(batch.seq_T, dtype=batch.reward_S.dtype)
-            every_S = torch.ones_like(batch.group_S, dtype=torch.bool)
-            return Credited(advantage_T=zero_T, advantage_S=None, return_T=None, signal_S=every_S)
+            return Credited(advantage_T=zero_T, advantage_S=None, return_T=None, signal_S=batch.kept_S())
         case _:
             assert_never(rule)
 
@@ -156,7 +162,7 @@ def _batch_normalized(rule: rules.BatchNormalized, batch: Measured) -> Credited:
     if rule.baseline == "group_mean":
         reward_S = group_centered(reward_S, batch.group_S, keep_S=batch.keep_S)
     return_T = discounted_sum(_token_rewards(rule, reward_S, batch), batch.seq_T, gamma=rule.gamma)
-    kept_S = torch.ones_like(batch.group_S, dtype=torch.bool) if batch.keep_S is None else batch.keep_S
+    kept_S = batch.kept_S()
     if rule.weighting == "token":
         advantage_T = batch_normalized(return_T, eps=rule.eps, ddof=rule.ddof, keep=kept_S[batch.seq_T])
     else:
@@ -174,17 +180,23 @@ def _nonzero(advantage_T: Tensor, batch: Measured) -> Tensor:
 def _sequence_weighted(return_T: Tensor, kept_S: Tensor, rule: rules.BatchNormalized, batch: Measured) -> Tensor:
     """Mean and std over sequences' mean returns: a long sequence counts once."""
     count_S = torch.bincount(batch.seq_T, minlength=kept_S.shape[0])
-    mean_S = torch.zeros_like(batch.reward_S).index_add(0, batch.seq_T, return_T) / count_S.clamp(min=1)
-    chosen_S = kept_S & (count_S > 0)
-    center = mean_S[chosen_S].mean()
-    spread = (mean_S[chosen_S] - center).square().sum() / (chosen_S.sum() - rule.ddof).clamp(min=1)
-    scaled_T = (return_T - center) / (spread.sqrt() + rule.eps)
-    return torch.where(kept_S[batch.seq_T] & (spread > 0), scaled_T, torch.zeros_like(scaled_T))
+    zero_S = torch.zeros_like(batch.reward_S)
+    base_S = zero_S.scatter_reduce(0, batch.seq_T, return_T, "amin", include_self=False)
+    above_S = zero_S.index_add(0, batch.seq_T, return_T - base_S[batch.seq_T])
+    mean_S = base_S + above_S / count_S.clamp(min=1)  # exactly the return where it is constant: no rounding to blow up
+    stats = moments(mean_S, kept_S & (count_S > 0))
+    scaled_T = (return_T - stats.mean) / (stats.std(ddof=rule.ddof) + rule.eps)
+    return torch.where(kept_S[batch.seq_T] & (stats.most != stats.least), scaled_T, torch.zeros_like(scaled_T))
 
 
 def _with_critic(rule: rules.Gae | rules.LengthAdaptiveGae, batch: Measured) -> Credited:
-    """Actor and critic each with their own lambda; the targets come from unwhitened advantages."""
+    """Actor and critic each with their own lambda; the targets come from unwhitened advantages.
+
+    A dropped sequence gets advantage 0 and, as target, its own value: nothing to learn from.
+    """
     value_T = batch.need(rule, "value_T").detach()
+    kept_S = batch.kept_S()
+    kept_T = kept_S[batch.seq_T]
     reward_T = _token_rewards(rule, batch.reward_S.to(value_T.dtype), batch)
 
     def estimate(lam: float | Tensor) -> Advantages:
@@ -195,17 +207,24 @@ def _with_critic(rule: rules.Gae | rules.LengthAdaptiveGae, batch: Measured) -> 
         lam = rule.lam_policy
     else:
         lam = length_adaptive_lambda(batch.need(rule, "length_S"), alpha=rule.alpha, floor=rule.floor)
-    signal_S = torch.ones_like(batch.group_S, dtype=torch.bool) if batch.keep_S is None else batch.keep_S
-    return Credited(
-        advantage_T=estimate(lam).advantage_T, advantage_S=None, return_T=estimate(rule.lam_critic).return_T, signal_S=signal_S
-    )
+    advantage_T = torch.where(kept_T, estimate(lam).advantage_T, torch.zeros_like(value_T))
+    return_T = torch.where(kept_T, estimate(rule.lam_critic).return_T, value_T)
+    return Credited(advantage_T=advantage_T, advantage_S=None, return_T=return_T, signal_S=kept_S)
 
 
 def _step_groups(rule: rules.StepGroups, batch: Measured) -> Credited:
     seq_K, state_K = batch.need(rule, "step_seq_K"), batch.need(rule, "step_state_K")
     return_K = step_returns(batch.need(rule, "step_reward_K"), seq_K, gamma=rule.gamma)
     group_K = batch.group_S[seq_K]
-    step_K = step_groups(return_K, state_K, group_K, normalizer=rule.normalizer, eps=rule.eps, ddof=rule.ddof)
+    step_K = step_groups(
+        return_K,
+        state_K,
+        group_K,
+        normalizer=rule.normalizer,
+        eps=rule.eps,
+        ddof=rule.ddof,
+        keep_K=batch.kept_S()[seq_K],
+    )
     if rule.normalizer == "one" or rule.eps is None or rule.ddof is None:
         episode_S = group_centered(batch.reward_S, batch.group_S, keep_S=batch.keep_S)
     else:
@@ -219,8 +238,7 @@ def _implicit_process(rule: rules.ImplicitProcess | rules.ImplicitProcessCode, b
     log_ratio_T = batch.need(rule, "log_ratio_T").to(batch.reward_S.dtype)
     arguments = (log_ratio_T, batch.reward_S, batch.seq_T, batch.group_S)
     if isinstance(rule, rules.ImplicitProcess):
-        advantage_T = implicit_process_paper(*arguments, beta=rule.beta, gamma=rule.gamma)
+        advantage_T = implicit_process_paper(*arguments, beta=rule.beta, gamma=rule.gamma, keep_S=batch.keep_S)
     else:
-        advantage_T = implicit_process_code(*arguments, rule=rule)
-    signal_S = torch.ones_like(batch.group_S, dtype=torch.bool)
-    return Credited(advantage_T=advantage_T, advantage_S=None, return_T=None, signal_S=signal_S)
+        advantage_T = implicit_process_code(*arguments, rule=rule, keep_S=batch.keep_S)
+    return Credited(advantage_T=advantage_T, advantage_S=None, return_T=None, signal_S=batch.kept_S())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rollbook.objectives.checks import check_std
 from rollbook.objectives.errors import ObjectiveError
 
 
@@ -53,11 +54,18 @@ def moments(value: Tensor, keep: Tensor | None = None) -> Moments:
 
 
 def minibatch_standardized(advantage_S: Tensor, *, eps: float, ddof: int, keep_S: Tensor | None) -> Tensor:
-    """(A - mean) / (std + eps) over the kept sequences of one minibatch (Magistral's second step); dropped ones get 0.
+    """A / (std + eps) over the kept sequences of one minibatch (Magistral's second step); dropped ones, and equal ones, get 0.
 
-    Centre per group first. `keep_S` must exclude the groups without signal: their zeros would shrink the std.
+    The minibatch's mean is not subtracted: the report only divides. With whole groups it is 0 and makes no difference; a group
+    cut between minibatches keeps its signs. Centre per group first. `keep_S` must exclude the groups without signal: their
+    zeros would shrink the std.
     """
-    return batch_normalized(advantage_S, eps=eps, ddof=ddof, keep=keep_S)
+    check_std("minibatch_standardized", eps, ddof)
+    _check_keep(advantage_S, keep_S)
+    stats = moments(advantage_S, keep_S)
+    kept_S = torch.ones_like(advantage_S, dtype=torch.bool) if keep_S is None else keep_S
+    scaled_S = advantage_S / (stats.std(ddof=ddof) + eps)
+    return torch.where(kept_S & (stats.most != stats.least), scaled_S, torch.zeros_like(advantage_S))
 
 
 def batch_normalized(
@@ -67,6 +75,16 @@ def batch_normalized(
 
     `population` are moments merged over ranks, in place of this vector's own. Equal values get exactly 0.
     """
+    check_std("batch_normalized", eps, ddof)
+    _check_keep(advantage, keep)
+    stats = moments(advantage, keep) if population is None else population
+    zero = torch.zeros_like(advantage)
+    standardized = (advantage - stats.mean) / (stats.std(ddof=ddof) + eps)
+    kept = torch.ones_like(advantage, dtype=torch.bool) if keep is None else keep
+    return torch.where(kept & (stats.most != stats.least), standardized, zero)
+
+
+def _check_keep(advantage: Tensor, keep: Tensor | None) -> None:
     if keep is not None and (keep.dtype != torch.bool or keep.shape != advantage.shape):
         raise ObjectiveError(
             "keep must be one boolean per advantage",
@@ -74,8 +92,3 @@ def batch_normalized(
             why="it says which entries count",
             fix="pass a boolean vector or None",
         )
-    stats = moments(advantage, keep) if population is None else population
-    zero = torch.zeros_like(advantage)
-    standardized = (advantage - stats.mean) / (stats.std(ddof=ddof) + eps)
-    kept = torch.ones_like(advantage, dtype=torch.bool) if keep is None else keep
-    return torch.where(kept & (stats.most != stats.least), standardized, zero)

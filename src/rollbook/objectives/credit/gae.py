@@ -1,6 +1,6 @@
 """Advantages with a critic, over action tokens only: observations do not exist here, so they are skipped.
 
-Suffixes: T action tokens, S sequences, P positions within a sequence. Everything is detached.
+Suffixes: T action tokens, S sequences, P positions within a sequence. Rewards are constants; `gae` carries no gradient.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_positive
+from rollbook.objectives.checks import check_packed, check_positive, check_reaches, check_same_shape
 from rollbook.objectives.errors import ObjectiveError
 
 
@@ -37,6 +37,10 @@ def token_rewards(terminal_S: Tensor, kl_T: Tensor | None, seq_T: Tensor, *, bet
             why="a coefficient without its KL, or a KL without its coefficient, would be silently ignored",
             fix="pass both, or neither",
         )
+    check_packed(seq_T)
+    check_reaches("token_rewards", "terminal_S", terminal_S, int(seq_T.max()) + 1 if seq_T.numel() else 0)
+    if kl_T is not None:
+        check_same_shape("token_rewards", kl_T=kl_T, seq_T=seq_T)
     reward_T = torch.zeros_like(seq_T, dtype=terminal_S.dtype) if kl_T is None or beta is None else -beta * kl_T.detach()
     last_T = torch.ones_like(seq_T, dtype=torch.bool)
     last_T[:-1] = seq_T[1:] != seq_T[:-1]
@@ -60,6 +64,10 @@ def gae(
     _check_aligned(reward_T, value_T, seq_T)
     with torch.no_grad():
         row_T, position_T, length_S, size = layout(seq_T)
+        if isinstance(lam, Tensor):
+            check_reaches("gae", "lam", lam, size)
+        if bootstrap_S is not None:
+            check_reaches("gae", "bootstrap_S", bootstrap_S, size)
         longest = int(length_S.max()) if length_S.numel() else 0
         value_SP = value_T.new_zeros(size, longest + 1)
         reward_SP = value_T.new_zeros(size, longest)
@@ -115,20 +123,12 @@ def layout(seq_T: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
 
 
 def _check_aligned(reward_T: Tensor, value_T: Tensor, seq_T: Tensor) -> None:
-    if not reward_T.shape == value_T.shape == seq_T.shape:
+    check_same_shape("gae", reward_T=reward_T, value_T=value_T, seq_T=seq_T)
+    if not (value_T.is_floating_point() and reward_T.is_floating_point()):
         raise ObjectiveError(
-            "reward_T, value_T and seq_T must have one length",
-            got=f"{tuple(reward_T.shape)}, {tuple(value_T.shape)}, {tuple(seq_T.shape)}",
-            why="all three describe the same action tokens",
-            fix="select the action tokens of each with the same mask",
+            "gae needs float rewards and values",
+            got=f"{reward_T.dtype} and {value_T.dtype}",
+            why="integers would cut advantages to whole numbers",
+            fix="convert them with .float() or .double()",
         )
-    if seq_T.numel() == 0:
-        return
-    runs, ids = 1 + (seq_T[1:] != seq_T[:-1]).sum(), (torch.bincount(seq_T) > 0).sum()
-    if bool(runs != ids):
-        raise ObjectiveError(
-            "seq_T must be contiguous per sequence",
-            got=f"{runs.tolist()} runs of {ids.tolist()} ids",
-            why="the next action token is the next one in the vector",
-            fix="pack one sequence after the other",
-        )
+    check_packed(seq_T)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rollbook.objectives.checks import check_std, check_tensor
 from rollbook.objectives.core import number_ids
 from rollbook.objectives.errors import ObjectiveError
 
@@ -62,6 +63,7 @@ def group_centered(reward_S: Tensor, group_S: Tensor, *, keep_S: Tensor | None =
 
 def group_normalized(reward_S: Tensor, group_S: Tensor, *, eps: float, ddof: int, keep_S: Tensor | None = None) -> Tensor:
     """A = (R - mean) / (std + eps) of the group, std with divisor n - ddof. Constant groups and groups of one get exactly 0."""
+    check_std("group_normalized", eps, ddof)
     stats = group_statistics(reward_S, group_S, keep_S)
     std_S = (stats.squares_S / (stats.count_S - ddof).clamp(min=1)).sqrt()
     centered_S = group_centered(reward_S, group_S, keep_S=keep_S)
@@ -84,6 +86,8 @@ def leave_one_out(reward_S: Tensor, group_S: Tensor, *, keep_S: Tensor | None = 
 
 def check_groups(reward_S: Tensor, group_S: Tensor, keep_S: Tensor | None) -> None:
     """Refuse rewards and groups that do not belong together."""
+    check_tensor("credit", "reward_S", reward_S)
+    check_tensor("credit", "group_S", group_S)
     if reward_S.dim() != 1 or not reward_S.is_floating_point():
         raise ObjectiveError(
             "reward_S must be a float vector",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rollbook.objectives.checks import check_choice, check_positive
+from rollbook.objectives.checks import check_at_most, check_choice, check_not_negative, check_positive, check_share, check_std
 from rollbook.objectives.core import Unstated
 
 
@@ -25,7 +25,7 @@ class GroupNormalized:
     ddof: int
 
     def __post_init__(self) -> None:
-        _check_std(type(self).__name__, self.eps, self.ddof)
+        check_std(type(self).__name__, self.eps, self.ddof)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +34,13 @@ class LeaveOneOut:
 
     kl_beta: float | None = None
 
+    def __post_init__(self) -> None:
+        _check_kl(type(self).__name__, self.kl_beta)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinibatchStandardized:
-    """Magistral: centre per group, then standardise over the minibatch's sequences; groups without signal are left out.
+    """Magistral: centre per group, then divide by the std of the minibatch's advantages; groups without signal are left out.
 
     The report says "minibatch" and does not print `eps` or `ddof`; sequence weighting is an inference from its wording.
     """
@@ -46,7 +49,7 @@ class MinibatchStandardized:
     ddof: int
 
     def __post_init__(self) -> None:
-        _check_std(type(self).__name__, self.eps, self.ddof)
+        check_std(type(self).__name__, self.eps, self.ddof)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +69,11 @@ class BatchNormalized:
 
     def __post_init__(self) -> None:
         who = type(self).__name__
-        _check_std(who, self.eps, self.ddof)
+        check_std(who, self.eps, self.ddof)
         check_choice(who, "baseline", self.baseline, ("none", "group_mean"))
         check_choice(who, "weighting", self.weighting, ("token", "sequence"))
+        check_share(who, gamma=self.gamma)
+        _check_kl(who, self.kl_beta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +87,10 @@ class Gae:
     lam_policy: float
     lam_critic: float
     kl_beta: float | None = None
+
+    def __post_init__(self) -> None:
+        check_share(type(self).__name__, gamma=self.gamma, lam_policy=self.lam_policy, lam_critic=self.lam_critic)
+        _check_kl(type(self).__name__, self.kl_beta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +110,10 @@ class LengthAdaptiveGae:
     def __post_init__(self) -> None:
         check_positive(type(self).__name__, alpha=self.alpha)
         check_choice(type(self).__name__, "counts", self.counts, ("action_tokens", "all_tokens"))
+        check_share(type(self).__name__, gamma=self.gamma, lam_critic=self.lam_critic)
+        _check_kl(type(self).__name__, self.kl_beta)
+        if self.floor is not None:
+            check_at_most(type(self).__name__, 1, floor=self.floor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +128,12 @@ class StepGroups:
 
     def __post_init__(self) -> None:
         check_choice(type(self).__name__, "normalizer", self.normalizer, ("std", "one"))
+        check_share(type(self).__name__, gamma=self.gamma)
+        check_not_negative(type(self).__name__, omega=self.omega)
         if self.normalizer == "std":
             if self.eps is None or self.ddof is None:
                 raise Unstated(what="eps and ddof", known="normalizer std", missing=("eps", "ddof")).refuse("StepGroups")
-            _check_std(type(self).__name__, self.eps, self.ddof)
+            check_std(type(self).__name__, self.eps, self.ddof)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +142,10 @@ class ImplicitProcess:
 
     beta: float
     gamma: float
+
+    def __post_init__(self) -> None:
+        check_positive(type(self).__name__, beta=self.beta)
+        check_share(type(self).__name__, gamma=self.gamma)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +156,12 @@ class ImplicitProcessCode:
     process_coefficient: float
     outcome_coefficient: float
     eps: float
+
+    def __post_init__(self) -> None:
+        who = type(self).__name__
+        check_positive(who, beta=self.beta)
+        check_not_negative(who, process_coefficient=self.process_coefficient, outcome_coefficient=self.outcome_coefficient)
+        check_std(who, self.eps, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,10 +209,9 @@ def supply(unstated: Unstated, **numbers: object) -> Credit:
     return rule
 
 
-def _check_std(who: str, eps: float, ddof: int) -> None:
-    check_choice(who, "ddof", str(ddof), ("0", "1"))
-    if eps < 0:
-        check_positive(who, eps=eps)
+def _check_kl(who: str, kl_beta: float | None) -> None:
+    if kl_beta is not None:
+        check_not_negative(who, kl_beta=kl_beta)
 
 
 # What the papers state about credit, where it is shared or incomplete: the defaults of `objective.credit`.

@@ -1,6 +1,7 @@
 """Advantages from more than one reward per sequence: process supervision, state groups (GiGPO), implicit rewards (PRIME).
 
-Suffixes: T action tokens, S sequences, K steps. Everything is detached.
+Suffixes: T action tokens, S sequences, K steps. Rewards are constants; PRIME's log-ratios are detached. A sequence outside
+`keep_S` gets 0 and is left out of every baseline and statistic.
 """
 
 from __future__ import annotations
@@ -45,18 +46,19 @@ def step_groups(
     normalizer: Literal["std", "one"],
     eps: float | None = None,
     ddof: int | None = None,
+    keep_K: Tensor | None = None,
 ) -> Tensor:
     """GiGPO's step advantage (2505.10978): (return - mean) / F among all visits of one state within one task group.
 
     `state_K` is a hash of the environment state without step counters; visits count across trajectories and time steps, also
-    repeated ones. A state visited once gets exactly 0. F is the visits' std + eps, or 1.
+    repeated ones. A state visited once gets exactly 0, as do visits outside `keep_K`. F is the visits' std + eps, or 1.
     """
     anchor_K = number_ids(torch.stack([group_K, state_K], dim=1))[0]
     if normalizer == "one":
-        return group_centered(return_K, anchor_K)
+        return group_centered(return_K, anchor_K, keep_S=keep_K)
     if eps is None or ddof is None:
         raise ObjectiveError("step_groups needs eps and ddof", got="None", why="it divides by std + eps", fix="pass both")
-    return group_normalized(return_K, anchor_K, eps=eps, ddof=ddof)
+    return group_normalized(return_K, anchor_K, eps=eps, ddof=ddof, keep_S=keep_K)
 
 
 def step_returns(reward_K: Tensor, trajectory_K: Tensor, *, gamma: float) -> Tensor:
@@ -64,24 +66,34 @@ def step_returns(reward_K: Tensor, trajectory_K: Tensor, *, gamma: float) -> Ten
     return discounted_sum(reward_K, trajectory_K, gamma=gamma)
 
 
-def token_leave_one_out_paper(process_T: Tensor, seq_T: Tensor, group_S: Tensor) -> Tensor:
+def token_leave_one_out_paper(process_T: Tensor, seq_T: Tensor, group_S: Tensor, *, keep_S: Tensor | None = None) -> Tensor:
     """PRIME Eq. 5: r_t - mean over the *other* sequences of the group of their mean token reward."""
-    sum_T, own_S, count_S = _baseline(process_T, seq_T, group_S)
-    return process_T - (sum_T - own_S[seq_T]) / (count_S - 1)[seq_T]
+    kept_T = _kept(group_S, keep_S)[seq_T]
+    sum_T, own_S, count_S = _baseline(process_T, seq_T, group_S, keep_S)
+    alone_T = process_T - (sum_T - own_S[seq_T]) / (count_S - 1).clamp(min=1)[seq_T]
+    return torch.where(kept_T, alone_T, torch.zeros_like(process_T))
 
 
-def token_leave_one_out_code(process_T: Tensor, seq_T: Tensor, group_S: Tensor) -> Tensor:
+def token_leave_one_out_code(process_T: Tensor, seq_T: Tensor, group_S: Tensor, *, keep_S: Tensor | None = None) -> Tensor:
     """PRIME's released code: K/(K-1) r_t - (sum over *all* K of the mean token reward)/(K-1).
 
     Its own mean is replaced by its own token; the mean over a sequence agrees with the paper, single tokens do not.
     """
-    sum_T, _, count_S = _baseline(process_T, seq_T, group_S)
-    others_T = (count_S - 1)[seq_T]
-    return process_T * count_S[seq_T] / others_T - sum_T / others_T
+    kept_T = _kept(group_S, keep_S)[seq_T]
+    sum_T, _, count_S = _baseline(process_T, seq_T, group_S, keep_S)
+    others_T = (count_S - 1).clamp(min=1)[seq_T]
+    return torch.where(kept_T, process_T * count_S[seq_T] / others_T - sum_T / others_T, torch.zeros_like(process_T))
 
 
 def implicit_process_paper(
-    log_ratio_T: Tensor, outcome_S: Tensor, seq_T: Tensor, group_S: Tensor, *, beta: float, gamma: float
+    log_ratio_T: Tensor,
+    outcome_S: Tensor,
+    seq_T: Tensor,
+    group_S: Tensor,
+    *,
+    beta: float,
+    gamma: float,
+    keep_S: Tensor | None = None,
 ) -> Tensor:
     """PRIME's advantage as printed (2502.01456 Eq. 5), r_t = beta (logp_prm - reference):
 
@@ -89,8 +101,8 @@ def implicit_process_paper(
 
     The PRM is updated before it scores. With logp_prm = reference only the outcome's leave-one-out remains.
     """
-    centered_T = token_leave_one_out_paper(beta * log_ratio_T.detach(), seq_T, group_S)
-    return discounted_sum(centered_T, seq_T, gamma=gamma) + leave_one_out(outcome_S, group_S)[seq_T]
+    centered_T = token_leave_one_out_paper(beta * log_ratio_T.detach(), seq_T, group_S, keep_S=keep_S)
+    return discounted_sum(centered_T, seq_T, gamma=gamma) + leave_one_out(outcome_S, group_S, keep_S=keep_S)[seq_T]
 
 
 def implicit_process_code(
@@ -100,6 +112,7 @@ def implicit_process_code(
     group_S: Tensor,
     *,
     rule: ImplicitProcessCode,
+    keep_S: Tensor | None = None,
 ) -> Tensor:
     """PRIME's advantage as its released code computes it. Differs from the paper in that
 
@@ -108,21 +121,28 @@ def implicit_process_code(
     """
     last_T = torch.ones_like(seq_T, dtype=torch.bool)
     last_T[:-1] = seq_T[1:] != seq_T[:-1]
-    process_T = torch.where(last_T, 0.0, rule.beta * log_ratio_T.detach())
+    kept_T = _kept(group_S, keep_S)[seq_T]
+    process_T = torch.where(last_T | ~kept_T, 0.0, rule.beta * log_ratio_T.detach())
     largest = discounted_sum(process_T, seq_T, gamma=1.0).abs().max() if process_T.numel() else process_T.new_zeros(())
     process_T = process_T / torch.where(largest > 0, largest, torch.ones_like(largest))
-    process_T = rule.process_coefficient * token_leave_one_out_code(process_T, seq_T, group_S)
-    outcome_T = torch.where(last_T, rule.outcome_coefficient * leave_one_out(outcome_S, group_S)[seq_T], 0.0)
-    return batch_normalized(discounted_sum(process_T + outcome_T, seq_T, gamma=1.0), eps=rule.eps, ddof=1)
+    process_T = rule.process_coefficient * token_leave_one_out_code(process_T, seq_T, group_S, keep_S=keep_S)
+    outcome_T = torch.where(last_T, rule.outcome_coefficient * leave_one_out(outcome_S, group_S, keep_S=keep_S)[seq_T], 0.0)
+    return batch_normalized(discounted_sum(process_T + outcome_T, seq_T, gamma=1.0), eps=rule.eps, ddof=1, keep=kept_T)
 
 
-def _baseline(process_T: Tensor, seq_T: Tensor, group_S: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _kept(group_S: Tensor, keep_S: Tensor | None) -> Tensor:
+    return torch.ones_like(group_S, dtype=torch.bool) if keep_S is None else keep_S
+
+
+def _baseline(process_T: Tensor, seq_T: Tensor, group_S: Tensor, keep_S: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Per token: the group's sum of sequence means; per sequence: own mean, group size. Refuses groups of one."""
+    kept_S = _kept(group_S, keep_S)
     zero_S = process_T.new_zeros(group_S.shape[0])
-    own_S = zero_S.index_add(0, seq_T, process_T) / torch.bincount(seq_T, minlength=group_S.shape[0]).clamp(min=1)
+    value_T = torch.where(kept_S[seq_T], process_T, torch.zeros_like(process_T))
+    own_S = zero_S.index_add(0, seq_T, value_T) / torch.bincount(seq_T, minlength=group_S.shape[0]).clamp(min=1)
     member_S, size = number_ids(group_S)
     sum_G = process_T.new_zeros(size).index_add(0, member_S, own_S)
-    count_S = torch.bincount(member_S, minlength=size).to(process_T.dtype)[member_S]
-    if bool((count_S < 2).any()):
-        leave_one_out(own_S, group_S)
+    count_S = process_T.new_zeros(size).index_add(0, member_S, kept_S.to(process_T.dtype))[member_S]
+    if bool((kept_S & (count_S < 2)).any()):
+        leave_one_out(own_S, group_S, keep_S=keep_S)
     return sum_G[member_S][seq_T], own_S, count_S
