@@ -20,7 +20,7 @@ from rollbook.rewards.errors import RewardError
 
 MEMORY_BYTES = 2 * 1024**3
 START_SECONDS = 120.0
-READY = "ready"
+READY, TAKEN = "ready", "taken"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,14 @@ Outcome = bool | Failure
 
 @dataclass(slots=True)
 class Worker:
-    """One child process in a session of its own. `job` is the index it works on; `deadline` is on the monotonic clock."""
+    """One child process in a session of its own. `job` is the index given to it, `taken` once it said that it works on it;
+    `deadline` is on the monotonic clock."""
 
     process: subprocess.Popen[bytes]
     deadline: float
     job: int | None = None
     ready: bool = False
+    taken: bool = False
     buffer: bytearray = field(default_factory=bytearray)
 
     def kill(self) -> None:
@@ -113,15 +115,15 @@ class VerifierPool:
                     self._workers.append(self._start())
                 for worker in self._workers:
                     if worker.ready and worker.job is None and waiting:
-                        worker.job = waiting.popleft()
+                        worker.job, worker.taken = waiting.popleft(), False
                         worker.deadline = time.monotonic() + self.seconds
                         worker.send(pairs[worker.job])
-                self._wait(done)
+                self._wait(waiting, done)
         finally:
             self._drop([worker for worker in self._workers if worker.job is not None])
         return [done[index] for index in range(len(pairs))]
 
-    def _wait(self, done: dict[int, Outcome]) -> None:
+    def _wait(self, waiting: deque[int], done: dict[int, Outcome]) -> None:
         """Takes what workers answered until one of them did or is over its limit."""
         watched = [worker for worker in self._workers if worker.job is not None or not worker.ready]
         with selectors.DefaultSelector() as selector:
@@ -130,7 +132,7 @@ class VerifierPool:
                 selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
             left = min(worker.deadline for worker in watched) - time.monotonic()
             for key, _ in selector.select(max(left, 0.0)):
-                self._read(key.data, done)
+                self._read(key.data, waiting, done)
         now = time.monotonic()
         for worker in [worker for worker in watched if worker in self._workers and worker.deadline <= now]:
             if worker.job is None and worker.ready:
@@ -140,30 +142,38 @@ class VerifierPool:
                 raise RewardError("a verifier worker did not start", got=f"nothing within {START_SECONDS} s")
             done[worker.job] = Failure(code="timeout", detail=f"killed after {self.seconds} s")
 
-    def _read(self, worker: Worker, done: dict[int, Outcome]) -> None:
+    def _read(self, worker: Worker, waiting: deque[int], done: dict[int, Outcome]) -> None:
         assert worker.process.stdout is not None
         data = os.read(worker.process.stdout.fileno(), 65536)
         if not data:
             self._drop([worker])
-            if worker.job is None:
+            if not worker.ready:
                 raise RewardError("a verifier worker did not start", got=f"exit status {worker.process.returncode}",
                                   why="its first imports failed; its error output says which",
                                   fix="reinstall math-verify and sympy")
-            done[worker.job] = Failure(code="crash", detail=f"the worker ended with status {worker.process.returncode}")
+            if worker.job is not None and not worker.taken:  # it was dying while idle: the comparison is not to blame
+                waiting.appendleft(worker.job)
+            elif worker.job is not None:
+                done[worker.job] = Failure(code="crash", detail=f"the worker ended with status {worker.process.returncode}")
             return
         worker.buffer += data
-        if not worker.buffer.endswith(b"\n"):
-            return
-        answer = json.loads(worker.buffer)
-        worker.buffer.clear()
-        if answer == READY:
+        *lines, rest = worker.buffer.split(b"\n")
+        worker.buffer = bytearray(rest)
+        for line in lines:
+            self._hear(worker, json.loads(line), done)
+
+    def _hear(self, worker: Worker, message: object, done: dict[int, Outcome]) -> None:
+        """Takes one line of a worker: that it is ready, that it has the comparison, or the outcome."""
+        if message == READY:
             worker.ready = True
-            return
-        assert worker.job is not None
-        done[worker.job] = answer if isinstance(answer, bool) else Failure(**answer)
-        if isinstance(answer, dict) and answer["code"] == "out_of_memory":
-            self._drop([worker])
-        worker.job = None
+        elif message == TAKEN:
+            worker.taken = True
+        else:
+            assert worker.job is not None
+            outcome = message if isinstance(message, bool) else Failure(**message)  # type: ignore[arg-type]
+            done[worker.job], worker.job = outcome, None
+            if isinstance(outcome, Failure) and outcome.code == "out_of_memory":
+                self._drop([worker])
 
     def _start(self) -> Worker:
         command = [sys.executable, "-m", "rollbook.rewards.worker", str(self.seconds), str(self.memory_bytes), str(os.getpid())]

@@ -1,4 +1,4 @@
-"""A verifier worker process: one JSON pair per line in, one JSON outcome per line out, until its input ends.
+"""A verifier worker process: one JSON pair per line in, "taken" and one JSON outcome out, until its input ends.
 
 Limits that hold even while a long computation keeps the interpreter busy: an address-space limit, and a kernel timer whose
 default action ends the process a little after the parent would have killed it.
@@ -39,6 +39,7 @@ def main(seconds: float, memory_bytes: int, parent: int) -> None:
         except queue.Empty:  # a forked sibling may hold the other end of the input open: look again who the parent is
             continue
         signal.setitimer(signal.ITIMER_REAL, seconds + GRACE_SECONDS)
+        output.write(b'"taken"\n')  # from here on a death is this comparison's doing
         try:
             outcome: object = equivalent(answer, reference)
         except UnparsableReference as error:

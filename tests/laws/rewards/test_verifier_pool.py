@@ -102,6 +102,14 @@ def test_a_worker_that_dies_while_idle_is_replaced(pool):
     assert pool.verify([("60+1", "61")]) == [True]
 
 
+def test_a_worker_that_dies_before_it_took_the_comparison_does_not_make_it_a_crash(pool):
+    pool.verify([("60+1", "61")])
+    for _ in range(5):
+        [worker] = pids(pool)
+        os.kill(worker, signal.SIGKILL)  # not waited for: the pool may still find it alive
+        assert pool.verify([("60+1", "61")]) == [True]
+
+
 def test_memory_beyond_the_limit_is_a_failure_of_its_own_kind():
     small = VerifierPool(workers=1, seconds=20.0, memory_bytes=400 * 1024**2)
     try:
