@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rollbook.evaluation.statistics import mcnemar, paired_bootstrap, wilson
 from rollbook.records import (
     Comparison,
+    Dispatch,
     EvalReport,
     Judge,
     PolicyVersion,
     ProtocolBundle,
     RecordError,
+    SamplingEnvelope,
     Scored,
     Task,
     TaskId,
@@ -56,11 +59,19 @@ def evaluate(protocol: Protocol, policy: PolicyVersion, *, stage: str) -> Evalua
     """The report of one policy under the protocol."""
     bundle = protocol.bundle
     envelope = protocol.rollouts.envelope(policy.weights)
-    scope = f"eval/{bundle.name}/{bundle.seed}"
-    traces = protocol.rollouts.solve(protocol.tasks, bundle.trials, scope=scope, envelope=envelope)
+    traces = protocol.rollouts.solve(protocol.tasks, bundle.trials, scope=_scope(bundle), envelope=envelope)
     verdicts = protocol.judge.judge(traces, {task.id: task for task in protocol.tasks})
     report = _report(protocol, policy, stage, (traces, verdicts))
     return Evaluated(report=report, traces=tuple(traces), verdicts=tuple(verdicts))
+
+
+def dispatch(protocol: Protocol, envelope: SamplingEnvelope) -> Dispatch:
+    """The attempts that `evaluate` will issue, to be recorded before it does."""
+    return protocol.rollouts.dispatch(protocol.tasks, protocol.bundle.trials, scope=_scope(protocol.bundle), envelope=envelope)
+
+
+def _scope(bundle: ProtocolBundle) -> str:
+    return f"eval/{bundle.name}/{bundle.seed}"
 
 
 def _report(protocol: Protocol, policy: PolicyVersion, stage: str, made: tuple[Sequence[Trace], Sequence[Verdict]]) -> EvalReport:
@@ -93,7 +104,9 @@ def compare(before: EvalReport, after: EvalReport, *, changed: str) -> Compariso
     gain = paired_bootstrap([[a - b for b, a in both]], seed=BOOTSTRAP_SEED)
     binary = all(value in (0.0, 1.0) for pair in both for value in pair)
     p_value = mcnemar([b for b, _ in both], [a for _, a in both]) if binary else None
-    return Comparison(before=content_id(before), after=content_id(after), gain=gain, changed=changed, p_value=p_value)
+    claim: Literal["gain", "loss", "none"] = "gain" if gain.low > 0 else "loss" if gain.high < 0 else "none"
+    return Comparison(before=content_id(before), after=content_id(after), gain=gain, changed=changed, claim=claim,
+                      p_value=p_value)
 
 
 def _by_family(known: Mapping[str, float], families: Mapping[str, str]) -> dict[str, float]:

@@ -26,12 +26,15 @@ from rollbook.records.recipe import Plain
 class Packed:
     """One optimizer step's input: sequences in order, their action tokens end to end, one weight per term and token.
 
-    `plan` lists the sequences of each micro-batch. `anchor_T` and `reference_T` are None unless the objective reads them.
+    `plan` lists the sequences of each micro-batch, `correct_S` is 1, 0 or -1 where correctness is not known.
+    `anchor_T` and `reference_T` are None unless the objective reads them.
     """
 
     members: tuple[Experience, ...]
     group_S: Tensor
     length_S: Tensor
+    correct_S: Tensor
+    max_length: int | None
     seq_T: Tensor
     token_T: Tensor
     behavior_T: Tensor
@@ -55,6 +58,7 @@ class Packed:
     def tensors(self) -> dict[str, Tensor]:
         """What is stored of the batch, by name."""
         named = {"token_ids": self.token_T, "seq": self.seq_T, "group": self.group_S, "length": self.length_S,
+                 "correct": self.correct_S,
                  "behavior": self.behavior_T, "version": self.version_T, "advantage": self.advantage_T, "weight": self.weight_KT,
                  "anchor": self.anchor_T, "reference": self.reference_T}
         return {name: value for name, value in named.items() if value is not None}
@@ -102,20 +106,26 @@ def pack(part: Sequence[AdmittedGroup], credit: Credit, objective: Objective, *,
     seq_T = torch.repeat_interleave(torch.arange(len(members)), length_S)
     segments = [list(m.trace.policy_segments) for m in members]
     advantage_S = torch.tensor(credit.advantage, dtype=torch.float32)
-    correct_S = torch.tensor([m.verdict.vector.accuracy == 1.0 for m in members], dtype=torch.bool)
+    correct_S = torch.tensor([_correct(m) for m in members], dtype=torch.int8)
     parts: tuple[tuple[str, float, Aggregate | Unstated, str], ...] = (
         ("policy", 1.0, objective.aggregate, "actions"),
         *((t.name, t.coefficient, cast(Aggregate | Unstated, t.aggregate), t.population) for t in objective.extra_terms))
-    weights = [_weight(how, population, (length_S, group_S, correct_S), max_length)[seq_T] for _, _, how, population in parts]
+    over = (length_S, group_S, correct_S == 1)
+    weights = [_weight(how, population, over, max_length)[seq_T] for _, _, how, population in parts]
     terms = tuple(TermSpec(name=name, coefficient=coefficient, aggregate=str(how), population=population)
                   for name, coefficient, how, population in parts)
     return Packed(
-        members=members, group_S=group_S, length_S=length_S, seq_T=seq_T,
+        members=members, group_S=group_S, length_S=length_S, correct_S=correct_S, max_length=max_length, seq_T=seq_T,
         token_T=torch.tensor([t for ss in segments for s in ss for t in s.token_ids], dtype=torch.long),
         behavior_T=torch.tensor([x for ss in segments for s in ss for x in s.logps or ()], dtype=torch.float32),
         version_T=torch.tensor([s.version for ss in segments for s in ss for _ in s.token_ids], dtype=torch.long),
         advantage_T=advantage_S[seq_T], anchor_T=None, reference_T=None, terms=terms, weight_KT=torch.stack(weights),
         plan=micro_batches(part, max_tokens), credit=credit)
+
+
+def _correct(member: Experience) -> int:
+    accuracy = member.verdict.vector.accuracy
+    return -1 if accuracy is None else int(accuracy == 1.0)
 
 
 def _weight(how: Aggregate | Unstated, population: str, of: tuple[Tensor, Tensor, Tensor], max_length: int | None) -> Tensor:

@@ -23,7 +23,8 @@ OBSERVED = pa.map_(pa.string(), pa.float64())
 
 TRACE = [("id", pa.string()), ("attempt", pa.string()), ("task", pa.string()), ("group", pa.string()), ("envelope", pa.string()),
          ("stop_reason", pa.string()), ("text", pa.string()), ("token_ids", pa.list_(pa.int32())),
-         ("logps", pa.list_(pa.float32())), ("spans", pa.list_(SPAN)), ("observed", OBSERVED)]
+         ("logps", pa.list_(pa.float32())), ("spans", pa.list_(SPAN)), ("sampled", pa.list_(pa.string())),
+         ("observed", OBSERVED)]
 VERDICT = [("verdict", pa.string()), ("total", pa.float64()), ("accuracy", pa.float64()), ("components", pa.list_(COMPONENT)),
            ("absent", pa.list_(ABSENT)), ("composition", pa.string()), ("composition_digest", pa.string()),
            ("hidden_test_access", pa.bool_()), ("failure_code", pa.string()), ("failure_detail", pa.string()),

@@ -88,7 +88,7 @@ def _table(ids: Sequence[str], rows: Sequence[Row]) -> pa.Table:
         "id": ids, "token_ids": token_ids, "logps": logps, "spans": spans,
         "observed": [list(trace.observed.items()) for trace in traces],
         **{name: [getattr(trace, name) for trace in traces]
-           for name in ("attempt", "task", "group", "envelope", "stop_reason", "text")},
+           for name in ("attempt", "task", "group", "envelope", "stop_reason", "text", "sampled")},
         "family": [outcome.family for _, _, outcome in rows],
         "outcome": [outcome.code for _, _, outcome in rows],
         "outcome_detail": [outcome.detail for _, _, outcome in rows],
@@ -201,7 +201,8 @@ def read_batches(path: Path, position: str, names: Sequence[str] | None) -> Iter
 
 
 def _traces(batch: pa.RecordBatch) -> list[Trace]:
-    plain = [batch.column(name).to_pylist() for name in ("attempt", "task", "group", "envelope", "stop_reason", "text")]
+    names = ("attempt", "task", "group", "envelope", "stop_reason", "text", "sampled")
+    plain = [batch.column(name).to_pylist() for name in names]
     observed = batch.column("observed").to_pylist(maps_as_pydicts="strict")
     starts, ids = _values(batch.column("token_ids"), "i")
     logp_starts, logps = _values(batch.column("logps"), "f")
@@ -209,7 +210,7 @@ def _traces(batch: pa.RecordBatch) -> list[Trace]:
         raise LedgerError("a trace table has another number of log-probs than of tokens", why="they stand side by side")
     spans = batch.column("spans").to_pylist()
     traces = []
-    for start, (attempt, task, group, envelope, stop_reason, text), notes, parts in zip(
+    for start, (attempt, task, group, envelope, stop_reason, text, sampled), notes, parts in zip(
             list(starts)[:-1], zip(*plain, strict=True), observed, spans, strict=True):
         segments, at = [], start
         for part in parts:
@@ -219,7 +220,7 @@ def _traces(batch: pa.RecordBatch) -> list[Trace]:
                                     logps=tuple(logps[at:end]) if own else None))
             at = end
         traces.append(Trace(attempt=attempt, task=task, group=group, envelope=envelope, segments=tuple(segments),
-                            stop_reason=stop_reason, text=text, observed=notes))
+                            stop_reason=stop_reason, text=text, sampled=tuple(sampled), observed=notes))
     return traces
 
 

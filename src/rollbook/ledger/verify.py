@@ -12,7 +12,8 @@ from rollbook.ledger.layout import object_path, segments, table_file
 from rollbook.ledger.objects import HEX, file_digest, object_names
 from rollbook.records import LedgerError
 
-REFERENCES = {"Batch": ("tensors",), "Update": ("tensors",)}
+REFERENCES = {"Batch": ("tensors",), "Update": ("tensors",), "SftReport": ("tensors",),
+              "TokenizerFile": ("blob",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,19 @@ class ChatTokenizer:
         (folder / "tokenizer_config.json").write_text(json.dumps(document, indent=1, sort_keys=True))
 
 
+    def document(self) -> bytes:
+        """Everything the tokenizer is made of, for a record that must outlive the model folder; `from_document` reads it."""
+        stop = sorted(name for name in map(self._tokenizer.id_to_token, self.stop_ids) if name)
+        return json.dumps({"tokenizer": self._tokenizer.to_str(), "template": self.template, "stop": stop,
+                           "specials": self.specials}, sort_keys=True).encode()
+
+    @classmethod
+    def from_document(cls, document: bytes) -> ChatTokenizer:
+        """The tokenizer that `document` described."""
+        parts = json.loads(document)
+        return cls(Tokenizer.from_str(parts["tokenizer"]), parts["template"], stop=parts["stop"], specials=parts["specials"])
+
+
 def _raise(message: str) -> None:
     raise TemplateError(message)
 

@@ -33,7 +33,7 @@ def step_metrics(gathered: Gathered, updated: Sequence[Updated], *, version: int
         "rollout/length_mean": tokens / len(gathered.traces),
         "rollout/truncated_rate": cut / len(gathered.traces), "rollout/tokens_per_s": tokens / gathered.rollout_s,
         "admission/groups": float(len(gathered.admission.groups)),
-        "admission/informative_rate": len(gathered.admission.groups) / gathered.issued_groups,
+        "admission/informative_rate": len(gathered.admission.groups) / sum(len(one.tasks) for one in gathered.issued),
         "time/step_s": step_s, "time/rollout_s": gathered.rollout_s, "time/update_s": update_s,
     }
     if updated:

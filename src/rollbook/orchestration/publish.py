@@ -8,9 +8,13 @@ import torch
 
 from rollbook.ledger import Ledger
 from rollbook.models.decoder import Decoder
+from rollbook.models.layout import Tree, pack
+from rollbook.models.logprobs import action_logprobs
 from rollbook.models.weights import published_hash, weight_hash
-from rollbook.records import Diverged, LedgerError, PolicyVersion
+from rollbook.records import Acknowledgement, Diverged, LedgerError, PolicyVersion, Probe
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
+
+PROBE_TOKENS, PROBE_STRIDE = 9, 7919      # spread over the vocabulary, the same in every run
 
 
 class Publisher:
@@ -19,6 +23,7 @@ class Publisher:
     def __init__(self, ledger: Ledger, decoder: Decoder, engine: EmbeddedEngine, *, next_index: int):
         self.ledger, self.decoder, self.engine, self.next_index = ledger, decoder, engine, next_index
         self.weights = weight_hash(decoder.named_parameters())
+        self.expected = ""
 
     def rehash(self) -> str:
         """The hash of the master weights after they moved; refuses weights that are not finite."""
@@ -28,21 +33,34 @@ class Publisher:
         self.weights = weight_hash(self.decoder.named_parameters())
         return self.weights
 
-    def publish(self, stage: str, parent: PolicyVersion | None, window: Sequence[str]) -> PolicyVersion:
-        """A new version of the current weights, loaded and acknowledged by the engine."""
-        version = PolicyVersion(index=self.next_index, stage=stage, weights=self.weights, parent=parent.id if parent else None,
-                                updates=len(window), optimizer=None, window=tuple(window), healthy=True,
-                                acknowledged=(self.load(self.next_index),))
+    def publish(self, stage: str, parent: PolicyVersion | None, window: Sequence[str], *, optimizer: str | None) -> PolicyVersion:
+        """A new version of the current weights, loaded, acknowledged and probed; `optimizer` hashes the optimizer's state."""
+        taken = self.load(self.next_index)
+        version = PolicyVersion(index=self.next_index, stage=stage, weights=self.weights, published=self.expected,
+                                parent=parent.id if parent else None, updates=len(window), optimizer=optimizer,
+                                window=tuple(window), healthy=True, probe=self._probe(),
+                                acknowledged=(Acknowledgement(consumer=self.engine.name, weights=taken),))
         self.ledger.append(version)
         self.next_index += 1
         return version
 
     def load(self, index: int) -> str:
-        """Gives the weights to the engine; returns `name:hash` once the engine holds exactly what was published."""
+        """Gives the weights to the engine; returns the hash it reports once that is exactly what was published."""
         taken = self.engine.load(self.decoder, index)
-        expected = published_hash(self.decoder, self.engine.dtype)
-        if taken != expected:
+        self.expected = published_hash(self.decoder, self.engine.dtype)
+        if taken != self.expected:
             raise LedgerError(f"{self.engine.name} did not take version {index} as published",
-                              got=f"{taken[:12]} for {expected[:12]}",
+                              got=f"{taken[:12]} for {self.expected[:12]}",
                               why="it would sample from other weights than the record says")
-        return f"{self.engine.name}:{taken}"
+        return taken
+
+    def _probe(self) -> Probe:
+        """The same few tokens through the engine's decoding path and through the trainer's."""
+        vocab = self.decoder.architecture.vocab
+        ids = tuple(1 + (PROBE_STRIDE * place) % (vocab - 1) for place in range(PROBE_TOKENS))
+        tree = Tree(prompt=ids[:1], continuations=(ids[1:],), actions=((True,) * (len(ids) - 1),))
+        layout = pack((tree,), window=self.decoder.architecture.window)
+        with torch.no_grad():
+            trainer = action_logprobs(self.decoder, layout, temperature=1.0, dtype=self.engine.dtype).logp_T
+        return Probe(token_ids=ids, consumer=self.engine.logprobs(ids), trainer=tuple(trainer.tolist()),
+                     dtype=str(self.engine.dtype).removeprefix("torch."))

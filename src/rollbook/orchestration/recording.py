@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from rollbook.experience.batches import Packed
 from rollbook.ledger import Ledger
 from rollbook.objectives.core import Objective
 from rollbook.objectives.settings import to_settings
-from rollbook.records import Batch, PolicyVersion, Update
+from rollbook.records import Batch, Demonstration, PolicyVersion, Update
 from rollbook.training.policy import Measurement
 
 
@@ -22,7 +22,8 @@ def batch_record(ledger: Ledger, packed: Packed, objective: Objective, *, policy
     return Batch(scope=packed.credit.scope, traces=packed.credit.traces, tensors=ledger.put(_blob(packed.tensors())),
                  objective=to_settings(objective), terms=packed.terms, plan=packed.plan, action_tokens=packed.seq_T.numel(),
                  groups=len(set(packed.credit.group_of)), max_age=int(policy.index - packed.version_T.min()),
-                 threads=torch.get_num_threads(), deterministic=True, compute_dtype=str(dtype).removeprefix("torch."))
+                 max_length=packed.max_length, threads=torch.get_num_threads(), deterministic=True,
+                 compute_dtype=str(dtype).removeprefix("torch."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +44,20 @@ def update_record(ledger: Ledger, packed: Packed, measured: Measurement, batch: 
     gap_T = (measured.logp_T - packed.behavior_T).double()
     return Update(
         batch=batch, index=moved.index, tensors=ledger.put(_blob({"logp": measured.logp_T, "entropy": measured.entropy_T,
+                                                             "gradient": measured.gradient_T,
                                                              "clipped": measured.clipped_T.to(torch.uint8)})),
         loss=measured.loss, grad_norm=measured.stepped.grad_norm, grad_clipped=measured.stepped.clipped,
         clip_fraction=float(measured.clipped_T.float().mean()), ratio_min=float(ratio_T.min()), ratio_max=float(ratio_T.max()),
         entropy_nats=float(measured.entropy_T.mean()), kl_nats=moved.kl_nats,
         mismatch_k3_nats=float((torch.exp(gap_T) - 1 - gap_T).mean()) if moved.at_sampler else None,
         learning_rate=measured.stepped.learning_rate, weights_before=moved.before, weights_after=moved.after)
+
+
+def sft_tensors(ledger: Ledger, batch: Sequence[Demonstration], weight_T: Tensor) -> str:
+    """The tokens a supervised step saw and the weight each had in its loss, stored; the blob's hash."""
+    ids = torch.tensor([token for one in batch for token in one.token_ids], dtype=torch.int32)
+    length = torch.tensor([len(one.token_ids) for one in batch], dtype=torch.int32)
+    return ledger.put(_blob({"token_ids": ids, "length": length, "weight": weight_T}))
 
 
 def _blob(tensors: Mapping[str, Tensor]) -> bytes:

@@ -16,6 +16,7 @@ from rollbook.environments import single_turn_image
 from rollbook.ledger import Ledger, environment_manifest
 from rollbook.models.load import Policy, load_policy
 from rollbook.models.runtime import prepare
+from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.session import Progress, Session
 from rollbook.orchestration.stages import run_stage, steps_of
@@ -30,14 +31,16 @@ from rollbook.records import (
     RunEnd,
     Selection,
     StageEnd,
+    TokenizerFile,
     content_id,
 )
 from rollbook.records.graph import START, order
 from rollbook.records.recipe import PolicyGradient, Settings
 from rollbook.rewards import MagistralJudge, package_versions
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
-from rollbook.tasks import Acquired, Split, acquire, shares, split
+from rollbook.tasks import Acquired, Likeness, Side, Split, acquire, decontaminate, shares, split
 
+LIKENESS = Likeness(ngram=13, jaccard=0.8, boilerplate=0.05)      # 13 words: GPT-3's overlap, arXiv 2005.14165 appendix C
 ACQUIRED_AT = "2026-11-29"      # the day the generators' version was pinned; part of every raw task
 
 
@@ -52,11 +55,8 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress) -> int:
     with (Ledger.create(out, _manifest(recipe, policy)) as ledger,
           _session(recipe, ledger, (policy, sides), progress, dtype) as session):
         ledger.append(recipe)
-        ledger.append(session.image)
-        ledger.write_table("raw_tasks", acquired.raw)
-        ledger.write_table("tasks", (*sides.train, *sides.heldout))
-        ledger.append(sides.manifest)
-        session.versions[START] = session.publisher.publish(START, None, ())
+        _record_sources(session, acquired)
+        session.versions[START] = session.publisher.publish(START, None, (), optimizer=None)
         session.resident = session.versions[START].id
         return _go(session, None)
 
@@ -149,6 +149,24 @@ def _tasks(settings: Settings) -> tuple[Acquired, Split]:
     acquired = acquire(settings.tasks, acquired_at=ACQUIRED_AT)
     return acquired, split(acquired.tasks, train=settings.tasks.train, heldout=settings.tasks.heldout, seed=settings.tasks.seed,
                            weights=shares(settings.tasks))
+
+
+def _record_sources(session: Session, acquired: Acquired) -> None:
+    """Stages 1 to 4 on the record: raw tasks, contracts, the split, contamination, the environment and what proves it."""
+    ledger, sides = session.ledger, session.sides
+    raw_of = {content_id(raw): raw for raw in acquired.raw}
+    train, heldout = (Side(tasks=tasks, raws=tuple(raw_of[task.raw] for task in tasks)) for tasks in (sides.train, sides.heldout))
+    ledger.append(session.image)
+    ledger.write_table("tasks/raw", acquired.raw)
+    ledger.write_table("tasks/train", sides.train)
+    ledger.write_table("tasks/heldout", sides.heldout)
+    ledger.append(decontaminate(train, heldout, protocol="heldout", likeness=LIKENESS))
+    ledger.append(session.judge.composition)
+    ledger.append(prove(session.image, session.judge, session.settings, sides.train))
+    tokenizer = session.policy.tokenizer
+    ledger.append(TokenizerFile(tokenizer=tokenizer.digest, template=tokenizer.template_digest,
+                                blob=ledger.put(tokenizer.document())))
+    ledger.append(sides.manifest)
 
 
 def _check_supported(settings: Settings) -> None:

@@ -17,6 +17,7 @@ from rollbook.models.load import Policy, load_policy
 from rollbook.models.weights import load_into, read_tensors, save_checkpoint
 from rollbook.orchestration.publish import Publisher
 from rollbook.records import (
+    Composition,
     EnvironmentImage,
     Judge,
     PolicyVersion,
@@ -49,6 +50,7 @@ class JudgeWithStamp(Judge, Protocol):
 
     digest: str
     stamp: VerifierStamp
+    composition: Composition
 
     def close(self) -> None: ...
 

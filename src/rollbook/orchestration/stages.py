@@ -7,13 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import assert_never
 
-from rollbook.evaluation.heldout import Evaluated, Protocol, compare, evaluate, tasks_hash
+from rollbook.evaluation.heldout import Evaluated, Protocol, compare, dispatch, evaluate, tasks_hash
 from rollbook.experience.admission import AdmissionRule
 from rollbook.ledger import close_census
 from rollbook.objectives.settings import from_settings
+from rollbook.orchestration.recording import sft_tensors
 from rollbook.orchestration.session import Session, TaskStream
 from rollbook.orchestration.state import StepState, drop_state, restore_optimizer, save_state
-from rollbook.orchestration.step import PolicyRun, StepSettings, step
+from rollbook.orchestration.step import PolicyRun, StepSettings, families, step
 from rollbook.records import (
     Demonstration,
     EvalReport,
@@ -61,8 +62,7 @@ def steps_of(stage: Stage) -> int:
 def _evaluate(session: Session, name: str, stage: Evaluate) -> None:
     policy = session.take(stage.policy)
     protocol = _protocol(session, stage.sampling, session.sides.heldout, ("heldout", stage.trials, stage.seed))
-    done = evaluate(protocol, policy, stage=name)
-    _record_evaluation(session, name, protocol, done)
+    done = _evaluated(session, name, protocol, policy)
     if stage.compare_to is not None:
         before = next(r for r in session.ledger.records(EvalReport) if r.stage == stage.compare_to)
         comparison = compare(before, done.report, changed="policy")
@@ -84,14 +84,18 @@ def _protocol(session: Session, sampling: SamplingSettings, tasks: Sequence[Task
                     in_family=session.sides.manifest.in_family)
 
 
-def _record_evaluation(session: Session, name: str, protocol: Protocol, done: Evaluated) -> None:
-    tasks = session.tasks
+def _evaluated(session: Session, name: str, protocol: Protocol, policy: PolicyVersion) -> Evaluated:
+    """The evaluation with its record: protocol and attempts before the first token, trajectories, census, report."""
+    tasks, scope = session.tasks, f"eval/{name}"
+    envelope = protocol.rollouts.envelope(policy.weights)
+    issued = dispatch(protocol, envelope)
+    session.ledger.append_many([envelope, protocol.bundle, issued])
+    done = evaluate(protocol, policy, stage=name)
     outcomes = [Outcome(attempt=t.attempt, family=tasks[t.task].family, code="accepted" if isinstance(v, Scored) else "unscored")
                 for t, v in zip(done.traces, done.verdicts, strict=True)]
-    session.ledger.append(protocol.rollouts.envelope(done.report.weights))
-    session.ledger.append(protocol.bundle)
-    session.ledger.write_traces(f"eval/{name}", done.traces, done.verdicts, outcomes)
-    session.ledger.append(done.report)
+    session.ledger.write_traces(scope, done.traces, done.verdicts, outcomes)
+    session.ledger.append_many([close_census(scope, families([issued], tasks), outcomes), done.report])
+    return done
 
 
 def _sft(session: Session, name: str, stage: Sft, state: StepState | None) -> None:
@@ -112,6 +116,7 @@ def _sft(session: Session, name: str, stage: Sft, state: StepState | None) -> No
                           where=f"{name} step {number + 1}")
         session.ledger.append(SftReport(
             stage=name, step=number + 1, demonstrations=tuple(content_id(d) for d in batch), tokens=done.tokens,
+            tensors=sft_tensors(session.ledger, batch, done.weight_T),
             loss_nats=done.loss_nats, grad_norm=done.stepped.grad_norm, learning_rate=done.stepped.learning_rate,
             observed={"time/step_s": time.monotonic() - began}))
         session.progress.step(number + 1, {"sft/loss_nats": done.loss_nats})
@@ -119,7 +124,7 @@ def _sft(session: Session, name: str, stage: Sft, state: StepState | None) -> No
             save_state(session, optimizer, stage=name, step=number + 1, cursor=0, version=started)
             session.check_stop()
     session.publisher.rehash()
-    ended = session.publisher.publish(name, started, ())
+    ended = session.publisher.publish(name, started, (), optimizer=optimizer.digest())
     session.finish(name, "Sft", started, ended)
     drop_state(session.root)
 
@@ -133,22 +138,28 @@ def _demonstrations(session: Session, name: str, stage: Sft) -> list[Demonstrati
     seed = session.settings.run.seed
     made = []
     for task, text, author in demonstrations(session.sides.train, count=total - general, seed=seed, mixture=stage.traces):
-        made.append(_demonstration(session, task.id, tokenizer.prompt(task.prompt), ((*tokenizer.encode(text), stop), author)))
+        made.append(_demonstration(session, task.id, task.prompt, ((*tokenizer.encode(text), stop), author)))
     rollouts = session.rollouts(GENERAL)
-    prompts = [tokenizer.prompt((Message(role="user", content=text),)) for text in GENERAL_PROMPTS]
+    prompts = [(Message(role="user", content=text, origin="program"),) for text in GENERAL_PROMPTS]
     asked = [index % len(prompts) for index in range(general)]
-    answers = rollouts.complete([prompts[index] for index in asked], scope=f"{name}/general")
+    session.ledger.append(rollouts.envelope(session.publisher.weights))
+    answers = rollouts.complete([tokenizer.prompt(prompts[index]) for index in asked], scope=f"{name}/general")
     for index, answer in zip(asked, answers, strict=True):
         made.append(_demonstration(session, f"general:{index}", prompts[index], (answer.token_ids, "policy:start")))
     random.Random(seed).shuffle(made)
     return made
 
 
-def _demonstration(session: Session, task: str, prompt: tuple[int, ...], written: tuple[tuple[int, ...], str]) -> Demonstration:
+def _demonstration(session: Session, task: str, asked: tuple[Message, ...],
+                   written: tuple[tuple[int, ...], str]) -> Demonstration:
     body, author = written
-    return Demonstration(task=task, token_ids=prompt + body, tokenizer=session.policy.tokenizer.digest,
+    tokenizer = session.policy.tokenizer
+    prompt = tokenizer.prompt(asked)
+    spoken = tokenizer.decode([token for token in body if token not in tokenizer.stop_ids])
+    answer = Message(role="assistant", content=spoken, origin="program" if author.startswith("program") else "policy")
+    return Demonstration(task=task, messages=(*asked, answer), token_ids=prompt + body, tokenizer=tokenizer.digest,
                          owners=(Span(owner="user", length=len(prompt)), Span(owner="policy", length=len(body))),
-                         template=session.policy.tokenizer.template_digest, author=author,
+                         template=tokenizer.template_digest, author=author,
                          validation="correct by construction" if author.startswith("program") else "none")
 
 
@@ -158,6 +169,8 @@ def _pass_rate(session: Session, name: str, stage: PassRate) -> None:
     candidates = [next(stream) for _ in range(min(stage.candidates, len(session.sides.train)))]
     rollouts = session.rollouts(stage.sampling)
     envelope = rollouts.envelope(policy.weights)
+    issued = rollouts.dispatch(candidates, stage.samples, scope=name, envelope=envelope)
+    session.ledger.append_many([envelope, issued])
     traces = rollouts.solve(candidates, stage.samples, scope=name, envelope=envelope)
     verdicts = session.judge.judge(traces, session.tasks)
     accuracies: dict[str, list[float | None]] = {task.id: [] for task in candidates}
@@ -166,9 +179,8 @@ def _pass_rate(session: Session, name: str, stage: PassRate) -> None:
     chosen = select(candidates, {task: tuple(values) for task, values in accuracies.items()}, stage.low, stage.high)
     outcomes = [Outcome(attempt=t.attempt, family=session.tasks[t.task].family,
                         code="accepted" if isinstance(v, Scored) else "unscored") for t, v in zip(traces, verdicts, strict=True)]
-    session.ledger.append(envelope)
     session.ledger.write_traces(name, traces, verdicts, outcomes)
-    session.ledger.append(close_census(name, {t.attempt: session.tasks[t.task].family for t in traces}, outcomes))
+    session.ledger.append(close_census(name, families([issued], session.tasks), outcomes))
     kept = tuple(task.id for task in chosen.kept)
     session.ledger.append(Selection(stage=name, policy=policy.id, kept=kept, pass_counts=dict(chosen.pass_counts),
                                     samples=stage.samples, rejected=dict(chosen.rejected)))
@@ -230,6 +242,4 @@ def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: 
 def _probe(session: Session, name: str, stage: PolicyGradient, version: PolicyVersion, number: int) -> float:
     """Accuracy on the first `probe` held-out problems as the policy is trained, for the curve only."""
     protocol = _protocol(session, stage.sampling, session.sides.heldout[:stage.probe], ("probe", 1, session.settings.run.seed))
-    done = evaluate(protocol, version, stage=f"{name}/probe/{number:06d}")
-    _record_evaluation(session, f"{name}/probe/{number:06d}", protocol, done)
-    return done.report.accuracy.estimate
+    return _evaluated(session, f"{name}/probe/{number:06d}", protocol, version).report.accuracy.estimate

@@ -13,7 +13,7 @@ from rollbook.objectives.core import Objective
 from rollbook.orchestration.measures import Updated, step_metrics
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.recording import Moved, batch_record, update_record
-from rollbook.records import Judge, PolicyVersion, StepReport, Task, TaskId, Trace, Verdict
+from rollbook.records import Dispatch, Judge, PolicyVersion, StepReport, Task, TaskId, Trace, Verdict
 from rollbook.rollouts.solve import Rollouts
 from rollbook.training.policy import PolicyLearner
 
@@ -54,7 +54,7 @@ class Gathered:
     traces: tuple[Trace, ...]
     verdicts: tuple[Verdict, ...]
     admission: Admission
-    issued_groups: int
+    issued: tuple[Dispatch, ...]
     rollout_s: float
 
 
@@ -64,7 +64,7 @@ def step(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, number: 
     scope = f"{run.stage}/{number:06d}"
     gathered = gather(run, source, policy, scope)                       # traces, verdicts, admission; refilled by waves
     name = run.ledger.write_traces(scope, gathered.traces, gathered.verdicts, gathered.admission.outcomes)
-    census = close_census(scope, _issued(run, gathered.traces), gathered.admission.outcomes)
+    census = close_census(scope, families(gathered.issued, run.tasks), gathered.admission.outcomes)
     run.ledger.append(census)
     parts = minibatches(gathered.admission.groups, run.settings.minibatches)             # cut between groups
     updated: list[Updated] = []
@@ -73,7 +73,7 @@ def step(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, number: 
         packed = pack(part, credit, run.objective, max_tokens=run.settings.max_batch_tokens, max_length=run.settings.max_length)
         scored = run.learner.score(packed, run.objective)               # anchor, reference: only what is read
         updated.append(_update(run, scored, policy, first=not updated))
-    version = run.publisher.publish(run.stage, policy, tuple(u.update.batch for u in updated)) if updated else policy
+    version = _publish(run, policy, updated) if updated else policy
     metrics = step_metrics(gathered, updated, version=policy.index, update_s=time.monotonic() - trained,
                            step_s=time.monotonic() - began)
     report = StepReport(stage=run.stage, step=number, policy=policy.id, published=version.id, census=name,
@@ -90,25 +90,33 @@ OBSERVED_METRICS = ("time/", "rollout/tokens_per_s")
 def gather(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, scope: str) -> Gathered:
     """Waves of attempts until enough groups carry a signal; uniform groups are dropped, counted, refilled by the next wave."""
     envelope = run.rollouts.envelope(policy.weights)
+    run.ledger.append(envelope)
     traces: list[Trace] = []
     verdicts: list[Verdict] = []
     admission = Admission(groups=(), outcomes=())
-    issued, spent = 0, 0.0
+    issued: list[Dispatch] = []
+    spent = 0.0
     for wave in range(run.settings.max_waves):
         if len(admission.groups) >= run.settings.groups:
             break
         tasks = [next(source) for _ in range(run.settings.prompts)]
+        place = f"{scope}/{wave}"
+        issued.append(run.rollouts.dispatch(tasks, run.settings.per_task, scope=place, envelope=envelope))
+        run.ledger.append(issued[-1])                                   # before the first token: nothing can vanish unseen
         began = time.monotonic()
-        solved = run.rollouts.solve(tasks, run.settings.per_task, scope=f"{scope}/{wave}", envelope=envelope)
+        solved = run.rollouts.solve(tasks, run.settings.per_task, scope=place, envelope=envelope)
         spent += time.monotonic() - began
         judged = run.judge.judge(solved, run.tasks)
         found = admit(group(solved, judged, run.tasks), run.admission)
         traces += solved
         verdicts += judged
-        issued += len(tasks)
         admission = Admission(groups=admission.groups + found.groups, outcomes=admission.outcomes + found.outcomes)
-    run.ledger.append(envelope)
-    return Gathered(traces=tuple(traces), verdicts=tuple(verdicts), admission=admission, issued_groups=issued, rollout_s=spent)
+    return Gathered(traces=tuple(traces), verdicts=tuple(verdicts), admission=admission, issued=tuple(issued), rollout_s=spent)
+
+
+def _publish(run: PolicyRun, policy: PolicyVersion, updated: Sequence[Updated]) -> PolicyVersion:
+    return run.publisher.publish(run.stage, policy, tuple(u.update.batch for u in updated),
+                                 optimizer=run.learner.optimizer.digest())
 
 
 def _update(run: PolicyRun, packed: Packed, policy: PolicyVersion, *, first: bool) -> Updated:
@@ -124,5 +132,6 @@ def _update(run: PolicyRun, packed: Packed, policy: PolicyVersion, *, first: boo
     return Updated(update=update, measured=measured, packed=packed)
 
 
-def _issued(run: PolicyRun, traces: Sequence[Trace]) -> dict[str, str]:
-    return {trace.attempt: run.tasks[trace.task].family for trace in traces}
+def families(issued: Sequence[Dispatch], tasks: Mapping[TaskId, Task]) -> dict[str, str]:
+    """Every attempt that was issued with its task's family."""
+    return {attempt: tasks[TaskId(task)].family for one in issued for attempt, task in one.attempts()}

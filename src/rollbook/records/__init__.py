@@ -26,33 +26,58 @@ from rollbook.records.errors import (
     Stopped,
 )
 from rollbook.records.experience import Census, Credit, Experience, Outcome
-from rollbook.records.learning import Batch, PolicyVersion, TermSpec, Update
+from rollbook.records.learning import Acknowledgement, Batch, PolicyVersion, Probe, TermSpec, Update
 from rollbook.records.protocols import Completion, Judge, Request, Sampler, Tokenizer, Verifier, WeightSink
 from rollbook.records.recipe import ResolvedRecipe
-from rollbook.records.reward import AbsentComponent, Component, RewardVector, Scored, Unscored, Verdict, VerifierStamp
-from rollbook.records.rollout import AttemptId, SamplingEnvelope, Segment, Trace, TraceId
+from rollbook.records.reward import (
+    AbsentComponent,
+    Component,
+    Composition,
+    RewardVector,
+    Scored,
+    Unscored,
+    Verdict,
+    VerifierStamp,
+)
+from rollbook.records.rollout import (
+    AttemptId,
+    Dispatch,
+    SamplingEnvelope,
+    Segment,
+    TokenizerFile,
+    Trace,
+    TraceId,
+    group_name,
+    sampled_hash,
+)
 from rollbook.records.tasks import (
     Budget,
+    Decontamination,
     Demonstration,
     EnvironmentImage,
+    EnvironmentProof,
     Message,
+    Overlap,
     RawTask,
     Span,
     SplitManifest,
     Task,
     TaskId,
+    Trial,
 )
 
 RECORDS = {
     cls.__name__: cls
-    for cls in (RawTask, Task, SplitManifest, EnvironmentImage, Demonstration, SamplingEnvelope, Trace, Scored, Unscored,
-                Outcome, Census, Credit, Batch, Update, PolicyVersion, ProtocolBundle, EvalReport, Comparison, GateDecision,
-                StepReport, SftReport, Selection, StageEnd, RunEnd, AuditReport, ResolvedRecipe)
+    for cls in (RawTask, Decontamination, Task, SplitManifest, EnvironmentImage, EnvironmentProof, Demonstration,
+                SamplingEnvelope, TokenizerFile, Dispatch, Trace, Composition, Scored, Unscored, Outcome, Census, Credit,
+                Batch, Update, PolicyVersion, ProtocolBundle, EvalReport, Comparison, GateDecision, StepReport, SftReport,
+                Selection, StageEnd, RunEnd, AuditReport, ResolvedRecipe)
 }
 
 __all__ = [
     "RECORDS",
     "AbsentComponent",
+    "Acknowledgement",
     "AttemptId",
     "AuditReport",
     "AuditRow",
@@ -63,10 +88,14 @@ __all__ = [
     "Comparison",
     "Completion",
     "Component",
+    "Composition",
     "Credit",
+    "Decontamination",
     "Demonstration",
+    "Dispatch",
     "Diverged",
     "EnvironmentImage",
+    "EnvironmentProof",
     "EvalReport",
     "Experience",
     "GateDecision",
@@ -76,7 +105,9 @@ __all__ = [
     "Message",
     "ModelError",
     "Outcome",
+    "Overlap",
     "PolicyVersion",
+    "Probe",
     "ProtocolBundle",
     "RawTask",
     "RecipeError",
@@ -101,8 +132,10 @@ __all__ = [
     "TaskId",
     "TermSpec",
     "Tokenizer",
+    "TokenizerFile",
     "Trace",
     "TraceId",
+    "Trial",
     "Unscored",
     "Update",
     "Verdict",
@@ -114,4 +147,6 @@ __all__ = [
     "decode",
     "digest",
     "encode",
+    "group_name",
+    "sampled_hash",
 ]

@@ -75,13 +75,20 @@ class EvalReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The paired difference of two reports under one protocol (after minus before)."""
+    """The paired difference of two reports under one protocol (after minus before).
 
-    SCHEMA: ClassVar[int] = 1
+    `changed` names the one thing that differs. `claim` is "gain" only where the interval lies above zero; "none" claims nothing.
+
+    Example: Comparison(before="EvalReport:1", after="EvalReport:2", gain=Interval(...), changed="policy", claim="gain",
+        p_value=0.01)
+    """
+
+    SCHEMA: ClassVar[int] = 2
     before: str
     after: str
     gain: Interval
     changed: str
+    claim: Literal["gain", "loss", "none"]
     p_value: float | None
 
 
@@ -175,12 +182,17 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftReport:
-    """One supervised optimizer step: the demonstrations it saw, loss in nats per policy token, gradient norm."""
+    """One supervised optimizer step: the demonstrations it saw, loss in nats per policy token, gradient norm.
 
-    SCHEMA: ClassVar[int] = 1
+    `tensors` is the hash of a safetensors blob of what was trained: token_ids of all demonstrations end to end, their lengths,
+    and the loss weight of every token, as the learner used it.
+    """
+
+    SCHEMA: ClassVar[int] = 2
     stage: str
     step: int
     demonstrations: tuple[str, ...]
+    tensors: str
     tokens: int
     loss_nats: float
     grad_norm: float

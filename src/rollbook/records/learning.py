@@ -23,16 +23,18 @@ class TermSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Stage 11a: one optimizer step's input. `tensors` is the hash of a safetensors blob with the packed action tokens:
-    token_ids, seq, behavior, anchor / reference / teacher where read, advantage, one weight per term and token.
+    token_ids, seq, group, length, correct (-1 unknown), behavior, version, anchor / reference / teacher where read, advantage,
+    one weight per term and token. `max_length` is the length the aggregate `fixed_length` divides by.
 
     `plan` lists, for each micro-batch, the indices of its sequences.
 
     Example: Batch(scope="rl/000001/0", traces=("Trace:1",), tensors="5a..", objective={"kind": "Magistral", ...},
         terms=(TermSpec(name="policy", coefficient=1.0, aggregate="group_token_mean", population="actions"),),
-        plan=((0,),), action_tokens=12, groups=1, max_age=0, threads=2, deterministic=True, compute_dtype="bfloat16")
+        plan=((0,),), action_tokens=12, groups=1, max_age=0, max_length=64, threads=2, deterministic=True,
+        compute_dtype="bfloat16")
     """
 
-    SCHEMA: ClassVar[int] = 1
+    SCHEMA: ClassVar[int] = 2
     scope: str
     traces: tuple[str, ...]
     tensors: str
@@ -42,6 +44,7 @@ class Batch:
     action_tokens: int
     groups: int
     max_age: int
+    max_length: int | None
     threads: int
     deterministic: bool
     compute_dtype: str
@@ -53,7 +56,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Stage 11b: what one optimizer step did. `tensors` holds the current log-probs per action token.
+    """Stage 11b: what one optimizer step did. `tensors` holds per action token: current log-prob, entropy, whether the trust rule
+    clipped it, and `gradient`, the derivative of the step's loss by the log-prob as it was backpropagated.
 
     `loss` maps a term's name to its value. `kl_nats` is the mean k3 estimate against the start policy, None where not measured.
     `mismatch_k3_nats` is mean(e^x - 1 - x), x = trainer's log-prob minus the engine's at sampling weights; None when the
@@ -64,7 +68,7 @@ class Update:
         learning_rate=1e-5, weights_before="ab..", weights_after="cd..")
     """
 
-    SCHEMA: ClassVar[int] = 1
+    SCHEMA: ClassVar[int] = 2
     batch: str
     index: int
     tensors: str
@@ -88,25 +92,50 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledgement:
+    """A consumer confirmed which weights it holds, before it sampled from them."""
+
+    consumer: str
+    weights: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Log-probs (nats) of fixed tokens by the consumer and by the trainer, right after publication.
+
+    Example: Probe(token_ids=(1, 7, 9), consumer=(-1.25, -0.5), trainer=(-1.26, -0.5), dtype="bfloat16")
+    """
+
+    token_ids: tuple[int, ...]
+    consumer: tuple[float, ...]
+    trainer: tuple[float, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyVersion:
     """Stage 12: weights that consumers may sample from. `index` counts publications within the run, from 0 (the start).
 
-    `stage` is the stage that published it, `acknowledged` the consumers that confirmed the weight hash before sampling.
+    `weights` hashes the master weights, `published` what a consumer must hold of them (in its compute dtype), `optimizer` the
+    optimizer's state (None where there is none). `probe` compares consumer and trainer on fixed tokens.
 
-    Example: PolicyVersion(index=4, stage="rl", weights="cd..", parent="PolicyVersion:3", updates=2, optimizer="ef..",
-        window=("Batch:1", "Batch:2"), healthy=True, acknowledged=("embedded-0",))
+    Example: PolicyVersion(index=4, stage="rl", weights="cd..", published="ab..", parent="PolicyVersion:3", updates=2,
+        optimizer="ef..", window=("Batch:1", "Batch:2"), healthy=True,
+        acknowledged=(Acknowledgement(consumer="embedded-0", weights="ab.."),), probe=Probe(...))
     """
 
-    SCHEMA: ClassVar[int] = 1
+    SCHEMA: ClassVar[int] = 2
     index: int
     stage: str
     weights: str
+    published: str
     parent: str | None
     updates: int
     optimizer: str | None
     window: tuple[str, ...]
     healthy: bool
-    acknowledged: tuple[str, ...]
+    acknowledged: tuple[Acknowledgement, ...]
+    probe: Probe | None
 
     @property
     def id(self) -> str:

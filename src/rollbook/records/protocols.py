@@ -31,7 +31,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What the engine returned: exact ids, log-probs at sampling temperature (nats), version per token, why it stopped."""
+    """What the engine returned: exact ids, log-probs at sampling temperature (nats), version per token, why it stopped.
+
+    `sampled` is the engine's own `sampled_hash` of these tokens; None from an engine that makes none.
+    """
 
     key: str
     token_ids: tuple[int, ...]
@@ -39,6 +42,7 @@ class Completion:
     versions: tuple[int, ...]
     stop_reason: StopReason
     latency_s: float
+    sampled: str | None = None
 
 
 class Sampler(Protocol):

@@ -48,6 +48,29 @@ class AbsentComponent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """How a scalar is made of the parts, as data: a failed gate gives 0.0, else the weighted parts are summed.
+
+    `digest` is what a `RewardVector` names, `parts` maps every part of the composition to its weight, `gate` names the part that
+    must be above zero. A part may be absent only for a recorded reason.
+
+    Example: Composition(name="magistral/1", digest="c0..", gate="format", parts={"format": 1.0, "correctness": 1.0, ...})
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    name: str
+    digest: str
+    gate: str | None
+    parts: Mapping[str, float]
+
+    def total(self, values: Mapping[str, float]) -> float:
+        """The scalar for the parts that ran."""
+        if self.gate is not None and not values.get(self.gate, 0.0) > 0.0:
+            return 0.0
+        return sum(self.parts[name] * value for name, value in values.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RewardVector:
     """The parts, the composition that was applied to them, and the scalar it gave.
 

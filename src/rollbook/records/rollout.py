@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import ClassVar, Literal, NewType
 
 from rollbook.records.codec import content_id
@@ -41,6 +44,46 @@ class SamplingEnvelope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerFile:
+    """The tokenizer and template a run speaks with: their digests, and the blob that holds both.
+
+    Example: TokenizerFile(tokenizer="a1..", template="b2..", blob="77..")
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    tokenizer: str
+    template: str
+    blob: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """Attempts as they were issued, logged before the first token: `samples` at each of `tasks`, under one envelope.
+
+    The attempts are named `scope/place/task/sample`, place and sample counting from 0.
+
+    Example: Dispatch(scope="rl/000001/0", tasks=("Task:1f",), samples=8, envelope="SamplingEnvelope:9c")
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    scope: str
+    tasks: tuple[str, ...]
+    samples: int
+    envelope: str
+
+    def attempts(self) -> Iterator[tuple[AttemptId, str]]:
+        """Every attempt with its task."""
+        for place, task in enumerate(self.tasks):
+            for sample in range(self.samples):
+                yield AttemptId(f"{group_name(self.scope, place, task)}/{sample}"), task
+
+
+def group_name(scope: str, place: int, task: str) -> str:
+    """The name of the attempts at the task in this place of a dispatch."""
+    return f"{scope}/{place}/{task}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """Consecutive tokens of one owner and, for the policy's own, of one policy version.
 
@@ -68,14 +111,16 @@ class Segment:
 class Trace:
     """Stage 7: one trajectory. The first segment is the prompt; text is `text`, kept beside the ids, never re-tokenised.
 
-    `group` joins the attempts that share a baseline. `observed` holds latency_s and the like, outside the id.
+    `group` joins the attempts that share a baseline. `sampled` holds, for each turn of the policy, the hash that the engine made
+    of its tokens as it sampled them (`sampled_hash`); empty where the engine gave none. `observed` holds latency_s
+    and the like, outside the id.
 
     Example: Trace(attempt="rl/000001/0/Task:1f/2", task="Task:1f..", group="rl/000001/0/Task:1f", envelope="SamplingEnvelope:9c",
         segments=(Segment(owner="user", token_ids=(5, 6)), Segment(owner="policy", token_ids=(17, 2), logps=(-.5, -.01),
-        version=3)), stop_reason="end_of_turn", text="7")
+        version=3)), sampled=("5d..",), stop_reason="end_of_turn", text="7")
     """
 
-    SCHEMA: ClassVar[int] = 1
+    SCHEMA: ClassVar[int] = 2
     attempt: AttemptId
     task: TaskId
     group: str
@@ -83,6 +128,7 @@ class Trace:
     segments: tuple[Segment, ...]
     stop_reason: StopReason
     text: str
+    sampled: tuple[str, ...] = ()
     observed: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -98,9 +144,25 @@ class Trace:
         return (segment for segment in self.segments if segment.owner == "policy")
 
     @property
+    def turns(self) -> Iterator[tuple[Segment, ...]]:
+        """The policy's turns: runs of its segments with nobody else's in between."""
+        for owner, run in groupby(self.segments, key=lambda segment: segment.owner):
+            if owner == "policy":
+                yield tuple(run)
+
+    @property
     def action_count(self) -> int:
         return sum(len(segment.token_ids) for segment in self.policy_segments)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
         return tuple(token for segment in self.segments for token in segment.token_ids)
+
+
+def sampled_hash(token_ids: Sequence[int], logps: Sequence[float], versions: Sequence[int]) -> str:
+    """SHA-256 over a turn's tokens as the engine sampled them: ids and versions as int32, log-probs as float32, little-endian.
+
+    Shortened to 128 bits: one stands in every trace.
+    """
+    parts = (array("i", token_ids), array("f", logps), array("i", versions))
+    return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()[:32]

@@ -13,17 +13,20 @@ TaskId = NewType("TaskId", str)
 Role = Literal["system", "user", "assistant", "tool"]
 Owner = Literal["policy", "system", "user", "tool", "environment", "user_simulator", "subagent"]
 Split = Literal["train", "heldout"]
+Origin = Literal["unstated", "recipe", "raw", "program", "policy", "tool", "environment"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One chat message.
+    """One chat message. `origin` says what its text was made from: a message from `raw` may show what the raw task shows,
+    one from `recipe` is the same for every task.
 
-    Example: Message(role="user", content="What is 2+2?")
+    Example: Message(role="user", content="What is 2+2?", origin="raw")
     """
 
     role: Role
     content: str
+    origin: Origin = "unstated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +66,12 @@ class Task:
     `initial_state` names the function that builds the first state from this record; for single-turn tasks the prompt.
     `raw` is the content id of the RawTask.
 
-    Example: Task(raw="RawTask:ab12", family="chain_sum", prompt=(Message(role="user", content="4 + 3 ="),),
+    Example: Task(raw="RawTask:ab12", family="chain_sum", prompt=(Message(role="user", content="4 + 3 =", origin="raw"),),
         reference="7", canonical="chain_sum:+3+4", predicate="math.equivalent", initial_state="prompt",
         tools=(), budget=Budget(max_tokens=64), termination=("end_of_turn", "length"))
     """
 
-    SCHEMA: ClassVar[int] = 1
+    SCHEMA: ClassVar[int] = 2
     raw: str
     family: str
     prompt: tuple[Message, ...]
@@ -83,6 +86,43 @@ class Task:
     @property
     def id(self) -> TaskId:
         return TaskId(content_id(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """A training task that resembles a protected one. `score` is 1.0 for equality, the Jaccard index for near-duplicates.
+
+    Example: Overlap(train="Task:1f..", protected="Task:9c..", method="exact", score=1.0)
+    """
+
+    train: str
+    protected: str
+    method: Literal["exact", "ngram", "minhash"]
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decontamination:
+    """Stage 1: every training task compared with every task of a registered evaluation protocol.
+
+    `train` and `protected` hash the ordered task ids of the two sides. `boilerplate` is the share of a side's tasks above which
+    an n-gram counts as their common template. `skipped` gives the methods that were not applied, with the reason.
+
+    Example: Decontamination(protocol="heldout", protected="9f..", protected_count=512, train="3a..", train_count=4096,
+        ngram=13, jaccard=0.8, boilerplate=0.05, found=(), skipped={"minhash": "procedural source: ..."})
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    protocol: str
+    protected: str
+    protected_count: int
+    train: str
+    train_count: int
+    ngram: int
+    jaccard: float
+    boilerplate: float
+    found: tuple[Overlap, ...]
+    skipped: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +169,36 @@ class EnvironmentImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One thing done twice: `first` and `second` are hashes of what came out, under ordinary and under `changed` conditions.
+
+    Example: Trial(kind="clock", changed="clock 400 days ahead", first="3f..", second="3f..", items=16)
+    """
+
+    kind: Literal["build", "reset", "clock", "network", "packages"]
+    changed: str
+    first: str
+    second: str
+    items: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentProof:
+    """Stage 4: an environment built twice, reset twice and re-scored under changed conditions, while it could still be run.
+
+    `unproved` gives the trials that could not be made here, with the reason.
+
+    Example: EnvironmentProof(environment="EnvironmentImage:1", trials=(Trial(...),), unproved={})
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    environment: str
+    trials: tuple[Trial, ...]
+    unproved: Mapping[str, str]
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """`length` consecutive tokens of one owner."""
 
@@ -144,13 +214,17 @@ class Span:
 class Demonstration:
     """Stage 5: a trajectory to imitate. `owners` partition `token_ids`; only `policy` spans may carry loss weight.
 
-    Example: Demonstration(task="Task:1f..", token_ids=(1, 17, 2), owners=(Span(owner="user", length=1),
+    `messages` are the turns the tokens were rendered from; ownership can be derived from their roles again.
+
+    Example: Demonstration(task="Task:1f..", messages=(Message(role="user", content="4 + 3 ="),
+        Message(role="assistant", content="7")), token_ids=(1, 17, 2), owners=(Span(owner="user", length=1),
         Span(owner="policy", length=2)), tokenizer="a1..", template="b2..", author="program:sum_trace/1",
         validation="verified")
     """
 
-    SCHEMA: ClassVar[int] = 1
+    SCHEMA: ClassVar[int] = 2
     task: str
+    messages: tuple[Message, ...]
     token_ids: tuple[int, ...]
     owners: tuple[Span, ...]
     tokenizer: str

@@ -10,7 +10,7 @@ from rollbook.records import Scored, Task, TaskId, Trace, Unscored, Verdict, Ver
 from rollbook.records.recipe import RewardSettings
 from rollbook.records.reward import FailureCode
 from rollbook.rewards.errors import RewardError
-from rollbook.rewards.magistral import COMPOSITION, FormatResult, Stamps, format_gate, gated_vector, graded_vector
+from rollbook.rewards.magistral import COMPOSITION, FormatResult, Stamps, composition, format_gate, gated_vector, graded_vector
 from rollbook.rewards.magistral import length_penalty as check_length
 from rollbook.rewards.numbers import compare
 from rollbook.rewards.pool import MEMORY_BYTES, Failure, VerifierPool
@@ -39,6 +39,7 @@ class MagistralJudge:
         name, _, version = COMPOSITION.partition("/")
         self.stamp: VerifierStamp = stamp(name, version, ("magistral.py", "judge.py"), {"parts": parts})
         self.digest: str = self.stamp.digest
+        self.composition = composition(self.digest)
         self._pool = VerifierPool(workers=settings.verify_workers, seconds=settings.verify_seconds)
 
     def judge(self, traces: Sequence[Trace], tasks: Mapping[TaskId, Task]) -> list[Verdict]:

@@ -15,13 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rollbook.records import AbsentComponent, Component, RewardVector, VerifierStamp
+from rollbook.records import AbsentComponent, Component, Composition, RewardVector, VerifierStamp
 from rollbook.records.recipe import RewardSettings
 from rollbook.rewards.boxes import last_box
 from rollbook.rewards.errors import RewardError
 
 OPEN, CLOSE = "<think>", "</think>"
 COMPOSITION = "magistral/1"
+PARTS = ("format", "correctness", "length", "language_consistency")
 FormatReason = Literal["no_opening_tag", "several_opening_tags", "no_closing_tag", "several_closing_tags", "no_box",
                        "unclosed_box", "empty_box"]
 
@@ -105,6 +106,11 @@ def graded_vector(*, correct: bool, length: int, detail: str, settings: RewardSe
     return RewardVector(components=parts, absent=(_language(),), composition=COMPOSITION,
                         composition_digest=composition_digest, total=sum(part.value for part in parts),
                         accuracy=1.0 if correct else 0.0)
+
+
+def composition(digest: str) -> Composition:
+    """The composition as data: the gate, then the plain sum of the parts."""
+    return Composition(name=COMPOSITION, digest=digest, gate="format", parts=dict.fromkeys(PARTS, 1.0))
 
 
 def _language() -> AbsentComponent:

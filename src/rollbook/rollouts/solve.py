@@ -9,6 +9,7 @@ from itertools import groupby
 from rollbook.records import (
     AttemptId,
     Completion,
+    Dispatch,
     Request,
     Sampler,
     SamplingEnvelope,
@@ -18,6 +19,7 @@ from rollbook.records import (
     Tokenizer,
     Trace,
     content_id,
+    group_name,
 )
 from rollbook.records.recipe import SamplingSettings
 
@@ -41,10 +43,15 @@ class Rollouts:
                                 seed=self.seed, max_tokens=self.max_tokens, max_turns=1, max_seconds=None, stop=(),
                                 template=self.tokenizer.template_digest, scaffold=SCAFFOLD)
 
+    def dispatch(self, tasks: Sequence[Task], per_task: int, *, scope: str, envelope: SamplingEnvelope) -> Dispatch:
+        """What `solve` will issue, to be recorded before it does."""
+        return Dispatch(scope=scope, tasks=tuple(task.id for task in tasks), samples=per_task, envelope=content_id(envelope))
+
     def solve(self, tasks: Sequence[Task], per_task: int, *, scope: str, envelope: SamplingEnvelope) -> list[Trace]:
         """`per_task` attempts at each task, in order; a task's attempts form one group, named by scope, place and task."""
         s = self.sampling
-        asked = [(task.id, f"{scope}/{place}/{task.id}", self.tokenizer.prompt(task.prompt)) for place, task in enumerate(tasks)]
+        asked = [(name, group_name(scope, place, name), self.tokenizer.prompt(task.prompt))
+                 for place, (name, task) in enumerate((task.id, task) for task in tasks)]
         named = [(task, group, prompt, sample) for task, group, prompt in asked for sample in range(per_task)]
         requests = [Request(key=f"{group}/{sample}", prompt_ids=prompt, max_tokens=self.max_tokens, temperature=s.temperature,
                             top_p=s.top_p, top_k=s.top_k, min_p=s.min_p, seed=self.seed) for _, group, prompt, sample in named]
@@ -65,7 +72,9 @@ class Rollouts:
         prompt = Segment(owner="user", token_ids=request.prompt_ids)
         return Trace(attempt=AttemptId(request.key), task=task, group=group, envelope=envelope,
                      segments=(prompt, *segments(completion)), stop_reason=completion.stop_reason,
-                     text=self.tokenizer.decode(completion.token_ids), observed={"latency_s": completion.latency_s})
+                     text=self.tokenizer.decode(completion.token_ids),
+                     sampled=() if completion.sampled is None else (completion.sampled,),
+                     observed={"latency_s": completion.latency_s})
 
 
 def segments(completion: Completion) -> tuple[Segment, ...]:

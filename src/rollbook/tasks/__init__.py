@@ -1,6 +1,7 @@
 """What to solve: acquisition from generators, contracts, splits, demonstrations, selection."""
 
 from rollbook.tasks.chat import GENERAL_PROMPTS
+from rollbook.tasks.decontamination import Likeness, Side, decontaminate, ids_hash
 from rollbook.tasks.demonstrations import STYLES, Written, applicable, demonstrations, write_trace
 from rollbook.tasks.errors import TaskError
 from rollbook.tasks.generators import GENERATORS, Acquired, acquire, shares
@@ -9,5 +10,6 @@ from rollbook.tasks.leakage import check as check_leaks
 from rollbook.tasks.selection import Selection, select
 from rollbook.tasks.splits import Split, split
 
-__all__ = ["GENERAL_PROMPTS", "GENERATORS", "STYLES", "Acquired", "Leak", "Selection", "Split", "TaskError", "Written", "acquire",
-           "applicable", "check_leaks", "demonstrations", "leaks", "select", "shares", "split", "write_trace"]
+__all__ = ["GENERAL_PROMPTS", "GENERATORS", "STYLES", "Acquired", "Leak", "Likeness", "Selection", "Side", "Split",
+           "TaskError", "Written", "acquire", "applicable", "check_leaks", "decontaminate", "demonstrations", "ids_hash",
+           "leaks", "select", "shares", "split", "write_trace"]

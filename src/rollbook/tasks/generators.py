@@ -88,8 +88,8 @@ def acquire(settings: TaskSettings, *, acquired_at: str) -> Acquired:
 
 def format_prompt(expression: Expression, system_prompt: str) -> tuple[Message, ...]:
     """The shortest prompt that keeps every number: `23 + 38 =` after the system prompt, if there is one."""
-    user = Message(role="user", content=f"{expression.text} =")
-    return (Message(role="system", content=system_prompt), user) if system_prompt else (user,)
+    user = Message(role="user", content=f"{expression.text} =", origin="raw")
+    return (Message(role="system", content=system_prompt, origin="recipe"), user) if system_prompt else (user,)
 
 
 def _contract(name: str, item: Mapping[str, Any], settings: TaskSettings, acquired_at: str,

@@ -29,11 +29,14 @@ KL_SEQUENCES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one update measured: current log-probs and entropies per action token, the loss by term, the optimizer's step."""
+    """What one update measured, per action token: current log-probs, entropies and `gradient_T`, the derivative of the step's
+    loss by the log-prob; the loss by term; the optimizer's step.
+    """
 
     logp_T: Tensor
     entropy_T: Tensor
     clipped_T: Tensor
+    gradient_T: Tensor
     loss: dict[str, float]
     stepped: Stepped
 
@@ -58,20 +61,24 @@ class PolicyLearner:
         self.optimizer.zero()
         logp_T = torch.empty(packed.seq_T.numel())
         entropy_T = torch.empty_like(logp_T)
+        gradient_T = torch.empty_like(logp_T)
         clipped_T = torch.zeros(packed.seq_T.numel(), dtype=torch.bool)
         loss = dict.fromkeys((term.name for term in packed.terms), 0.0)
         for sequences in packed.plan:
             index_T = torch.isin(packed.seq_T, torch.tensor(sequences)).nonzero()[:, 0]
             scores = self._forward(self.decoder, [packed.members[i] for i in sequences])
+            scores.logp_T.retain_grad()
             terms, clipped = evaluate(objective, packed, index_T, scores.logp_T)
             weights = list(packed.weight_KT[:, index_T])
             part = total_loss(terms, weights)
             _finite(part, where)
             part.backward()
+            gradient_T[index_T] = scores.logp_T.grad if scores.logp_T.grad is not None else torch.zeros_like(scores.logp_T)
             logp_T[index_T], entropy_T[index_T], clipped_T[index_T] = scores.logp_T.detach(), scores.entropy_T, clipped
             for term, weight_T in zip(terms, weights, strict=True):
                 loss[term.name] += float(term.reduce(weight_T).detach())
-        return Measurement(logp_T=logp_T, entropy_T=entropy_T, clipped_T=clipped_T, loss=loss, stepped=self.optimizer.step(where))
+        return Measurement(logp_T=logp_T, entropy_T=entropy_T, clipped_T=clipped_T, gradient_T=gradient_T, loss=loss,
+                           stepped=self.optimizer.step(where))
 
     def kl_to_start(self, packed: Packed, logp_T: Tensor) -> float:
         """Mean k3 estimate (nats per token) of KL(policy || start) on the batch's first sequences, `KL_SEQUENCES` at most.

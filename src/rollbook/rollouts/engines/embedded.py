@@ -17,7 +17,7 @@ from torch import Tensor
 from rollbook.models.decoder import Decoder
 from rollbook.models.weights import weight_hash
 from rollbook.models.working_copy import Cache, WorkingCopy
-from rollbook.records import Completion, ModelError, Request
+from rollbook.records import Completion, ModelError, Request, sampled_hash
 from rollbook.records.rollout import StopReason
 from rollbook.rollouts.engines.sampling import draw, uniforms
 
@@ -55,6 +55,19 @@ class EmbeddedEngine:
         self.weights = WorkingCopy(decoder, self.dtype)
         self.version = version
         return weight_hash(self.weights.named())
+
+    def logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """Log-probs (nats, temperature 1) of every token but the first, by the path that samples: prefill, then decoding."""
+        if self.weights is None:
+            raise ModelError("the engine has no weights", why="sampling before the first publication", fix="call load first")
+        arena = Cache.empty(self.weights.architecture, 1, len(token_ids), self.dtype)
+        logits, cache = self.weights.prefill(torch.tensor([token_ids[:1]]), torch.tensor([1]))
+        arena.put(0, cache, torch.tensor([0]))
+        found: list[float] = []
+        for token in token_ids[1:]:
+            found.append(float(torch.log_softmax(logits.float(), -1)[0, token]))
+            logits = self.weights.decode(torch.tensor([token]), arena.first(1))
+        return tuple(found)
 
     def sample(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order."""
@@ -139,9 +152,10 @@ class EmbeddedEngine:
         for index in over_B.nonzero()[:, 0].tolist():
             row = rows[index]
             reason: StopReason = "end_of_turn" if ended_B[index] else "length"
+            versions = (self.version,) * len(row.tokens)
             done[row.request.key] = Completion(
-                key=row.request.key, token_ids=tuple(row.tokens), logps=tuple(row.logps),
-                versions=(self.version,) * len(row.tokens), stop_reason=reason, latency_s=now - row.started)
+                key=row.request.key, token_ids=tuple(row.tokens), logps=tuple(row.logps), versions=versions, stop_reason=reason,
+                latency_s=now - row.started, sampled=sampled_hash(row.tokens, row.logps, versions))
         alive = (~over_B).nonzero()[:, 0].tolist()
         count = len(alive)
         late = [index for index in alive if index >= count]
