@@ -20,7 +20,7 @@ from rollbook.ledger.log import EventLog, entry, log_end
 from rollbook.ledger.objects import file_digest, get_object, put_object
 from rollbook.ledger.repair import mend, tail_of
 from rollbook.ledger.verify import VerifyReport, verify_run
-from rollbook.records import LedgerError, Outcome, Scored, Trace, Unscored, Verdict
+from rollbook.records import LedgerError, Outcome, Scored, Trace, TraceId, Unscored, Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -219,6 +219,18 @@ class Ledger:
         if not found:
             raise LedgerError("the run has no trace table of this name", got=repr(name),
                               fix="read_traces() without a name reads all")
+
+    def rows(self, event: Event) -> Iterator[tuple[TraceId, tuple[Trace, Verdict | None, Outcome]]]:
+        """The trajectories of a `TraceTable` event with their ids; bounded memory."""
+        from rollbook.ledger.traces import read_identified
+
+        file = self._verified(event.record(), event.position)
+        return read_identified(file, f"{event.position}, table {file.name}")
+
+    def table_records(self, event: Event) -> Iterator[Any]:
+        """The records of a `RecordTable` event."""
+        table = event.record()
+        return self._table_rows(table, known_kind(table.of, table.schema, event.position), event.position)
 
     def _trace_rows(self, event: Event) -> Iterator[tuple[Trace, Verdict | None, Outcome]]:
         from rollbook.ledger.traces import read_rows

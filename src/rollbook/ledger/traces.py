@@ -180,6 +180,11 @@ def _stamp(stamp: VerifierStamp) -> dict[str, str]:
 
 def read_rows(path: Path, position: str) -> Iterator[Row]:
     """The rows of a table file in order, with the content ids they were written with, in bounded memory."""
+    return (row for _, row in read_identified(path, position))
+
+
+def read_identified(path: Path, position: str) -> Iterator[tuple[TraceId, Row]]:
+    """The same rows, each with the content id of its trace."""
     names = [name for name, _ in columns.VERDICT]
     for batch in read_batches(path, position, None):
         ids = batch.column("id").to_pylist()
@@ -187,7 +192,8 @@ def read_rows(path: Path, position: str) -> Iterator[Row]:
         ends = zip(*(batch.column(name).to_pylist() for name, _ in columns.OUTCOME), strict=True)
         for trace, identity, cell, (family, code, detail) in zip(_traces(batch), ids, cells, ends, strict=True):
             outcome = Outcome(attempt=trace.attempt, family=family, code=code, detail=detail)
-            yield trace, _verdict(TraceId(identity), dict(zip(names, cell, strict=True)), position), outcome
+            verdict = _verdict(TraceId(identity), dict(zip(names, cell, strict=True)), position)
+            yield TraceId(identity), (trace, verdict, outcome)
 
 
 def read_batches(path: Path, position: str, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

@@ -32,12 +32,26 @@ def check_bounds(who: str, **bounds: float) -> None:
 
 
 def check_not_negative(who: str, **values: float) -> None:
-    """Refuse a negative coefficient or threshold."""
+    """Refuse a negative or infinite coefficient."""
+    check_limit(who, **values)
+    _check_finite(who, **values)
+
+
+def check_limit(who: str, **values: float) -> None:
+    """Refuse a negative threshold; infinity is no limit at all."""
     for name, value in values.items():
         check_number(who, name, value)
         if not value >= 0:
             raise ObjectiveError(
                 f"{who}.{name} must be >= 0", got=repr(value), why="a negative one turns its sense around", fix=f"set {name} >= 0"
+            )
+
+
+def _check_finite(who: str, **values: float) -> None:
+    for name, value in values.items():
+        if value == float("inf"):
+            raise ObjectiveError(
+                f"{who}.{name} must be finite", got=repr(value), why="infinity times 0 is NaN", fix=f"set a finite {name}"
             )
 
 
@@ -63,6 +77,13 @@ def check_std(who: str, eps: float, ddof: int) -> None:
 
 
 def check_positive(who: str, **values: float) -> None:
+    """Refuse a scale that is 0, negative or infinite."""
+    check_cap(who, **values)
+    _check_finite(who, **values)
+
+
+def check_cap(who: str, **values: float) -> None:
+    """Refuse an upper bound that is 0 or negative; infinity is no bound at all."""
     for name, value in values.items():
         check_number(who, name, value)
         if not value > 0:
@@ -132,6 +153,32 @@ def check_reaches(who: str, name: str, value_S: Tensor, size: int) -> None:
             got=f"shape {tuple(value_S.shape)} for {size} sequences",
             why="a shorter one would be repeated or leave sequences without theirs",
             fix=f"pass {name} for every sequence",
+        )
+
+
+def check_flags(who: str, name: str, value: object, like: Tensor) -> None:
+    """Refuse what is not one boolean per entry of `like`."""
+    check_tensor(who, name, value)
+    assert isinstance(value, Tensor)
+    if value.dtype != torch.bool or value.shape != like.shape:
+        raise ObjectiveError(
+            f"{who}: {name} must be one boolean per entry",
+            got=f"{value.dtype} of shape {tuple(value.shape)} for shape {tuple(like.shape)}",
+            why="it says which entries count; numbers would index, or turn into others when negated",
+            fix="pass a boolean vector",
+        )
+
+
+def check_scored(who: str, name: str, value: Tensor, keep: Tensor | None = None) -> None:
+    """Refuse a kept reward that is not finite: what was not scored is dropped, not averaged."""
+    bad = ~value.isfinite() if keep is None else ~value.isfinite() & keep
+    if bool(bad.any()):
+        place = bad.nonzero().tolist()[0]
+        raise ObjectiveError(
+            f"{who}: {name} must be finite",
+            got=f"{value[bad].tolist()[0]} at position {', '.join(map(str, place))}",
+            why="one NaN reaches every advantage of its group or batch; an absent score is not a number",
+            fix="leave out what was not scored, or drop it with keep_S",
         )
 
 

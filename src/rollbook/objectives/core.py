@@ -128,9 +128,10 @@ class Term:
     population: str
 
     def reduce(self, weight_T: Tensor) -> Tensor:
-        """This micro-batch's share of the step's loss."""
+        """This micro-batch's share of the step's loss. A token of weight 0 is no part of it, whatever its loss holds."""
         _check_length("weight_T", weight_T, self.loss_T)
-        return self.coefficient * (weight_T * self.loss_T).sum()
+        share_T = weight_T * self.loss_T
+        return self.coefficient * torch.where(weight_T == 0, torch.zeros_like(share_T), share_T).sum()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rollbook.objectives import correction
 from rollbook.objectives.aggregate import Aggregate
-from rollbook.objectives.checks import check_bounds, check_choice, check_positive
+from rollbook.objectives.checks import check_bounds, check_cap, check_choice
 from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss, Unstated
 from rollbook.objectives.credit.rules import Credit
 from rollbook.objectives.critic_policies import DecoupledPpo, Glm5Reasoning
@@ -47,7 +47,7 @@ class Corrected(Objective):
                 fix=f"set {' and '.join(wanted)} only",
             )
         if self.cap is not None:
-            check_positive("Corrected", cap=self.cap)
+            check_cap("Corrected", cap=self.cap)
         if self.low is not None and self.high is not None:
             check_bounds("Corrected", low=self.low, high=self.high)
         why = uncorrectable(self.objective)

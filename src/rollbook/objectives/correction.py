@@ -11,13 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_bounds, check_not_negative, check_positive, check_same_shape
+from rollbook.objectives.checks import check_bounds, check_cap, check_limit, check_same_shape
 from rollbook.objectives.ratios import exp_guarded, inside_closed, ratio
 
 
 def token_tis(anchor_T: Tensor, behavior_T: Tensor, *, cap: float) -> Tensor:
     """min(c, cap): truncated importance sampling per token. cap = inf is the plain importance weight."""
-    check_positive("token_tis", cap=cap)
+    check_cap("token_tis", cap=cap)
     return _mismatch(anchor_T, behavior_T).clamp(max=cap)
 
 
@@ -30,13 +30,13 @@ def icepop(anchor_T: Tensor, behavior_T: Tensor, *, low: float, high: float) -> 
 
 def sequence_tis(anchor_T: Tensor, behavior_T: Tensor, seq_T: Tensor, *, cap: float) -> Tensor:
     """min(prod_t c_t, cap), the same for all tokens of a sequence. Whole sequences only."""
-    check_positive("sequence_tis", cap=cap)
+    check_cap("sequence_tis", cap=cap)
     return exp_guarded(_total_S(anchor_T, behavior_T, seq_T)).clamp(max=cap)[seq_T]
 
 
 def sequence_mis(anchor_T: Tensor, behavior_T: Tensor, seq_T: Tensor, *, cap: float) -> Tensor:
     """prod_t c_t where that is <= cap, else 0. Whole sequences only."""
-    check_positive("sequence_mis", cap=cap)
+    check_cap("sequence_mis", cap=cap)
     product_S = exp_guarded(_total_S(anchor_T, behavior_T, seq_T))
     return torch.where(product_S <= cap, product_S, torch.zeros_like(product_S))[seq_T]
 
@@ -54,7 +54,7 @@ def sequence_mask(logp_T: Tensor, behavior_T: Tensor, advantage_T: Tensor, seq_T
     `behavior_T` must be what the engine reported at sampling, so that lag and mismatch both count. A sequence with A >= 0 is
     never masked. Only the policy term is multiplied; its denominator and the KL term stay. Whole sequences only.
     """
-    check_not_negative("sequence_mask", delta=delta)
+    check_limit("sequence_mask", delta=delta)
     check_same_shape("sequence_mask", logp_T=logp_T, advantage_T=advantage_T)
     drift_S = _total_S(behavior_T, logp_T, seq_T) / _count_S(seq_T, logp_T.dtype).clamp(min=1)
     return (~((advantage_T < 0) & (drift_S[seq_T] > delta))).to(logp_T.dtype)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate
-from rollbook.objectives.checks import check_at_least, check_bounds, check_choice, check_not_negative, check_positive
+from rollbook.objectives.checks import check_at_least, check_bounds, check_cap, check_choice, check_not_negative
 from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss, Unstated
 from rollbook.objectives.correction import icepop, token_tis
 from rollbook.objectives.credit.rules import INSTRUCT_GPT, NORMALIZED, SAO, UNNAMED, VAPO, Credit
@@ -100,7 +100,7 @@ class DecoupledPpo(Objective):
                 fix='set both, or weight_rule = "none" and no weight_cap',
             )
         if self.weight_cap is not None:
-            check_positive("DecoupledPpo", weight_cap=self.weight_cap)
+            check_cap("DecoupledPpo", weight_cap=self.weight_cap)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         advantage_T, anchor_T, behavior_T = tokens.read(self, "advantage_T", "anchor_T", "behavior_T")

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 
 from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate
-from rollbook.objectives.checks import check_bounds, check_choice, check_not_negative
+from rollbook.objectives.checks import check_bounds, check_choice, check_limit, check_not_negative
 from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, Scope, TokenLoss, Unstated, advantage_S, sum_S
 from rollbook.objectives.correction import sequence_mask
 from rollbook.objectives.credit.rules import CENTERED, NORMALIZED, ONE_OUT, REINFORCE_PLUS_PLUS, STANDARDIZED, Credit
@@ -202,7 +202,8 @@ class DeepSeekV32(Objective):
     def __post_init__(self) -> None:
         check_kinds(self)
         check_bounds("DeepSeekV32", low=self.low, high=self.high)
-        check_not_negative("DeepSeekV32", delta=self.delta, beta=self.beta)
+        check_limit("DeepSeekV32", delta=self.delta)
+        check_not_negative("DeepSeekV32", beta=self.beta)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         anchor_T, behavior_T = tokens.read(self, "anchor_T", "behavior_T")

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 
 from rollbook.objectives.aggregate import Aggregate
-from rollbook.objectives.checks import check_at_least, check_bounds, check_choice, check_not_negative, check_positive
+from rollbook.objectives.checks import check_at_least, check_bounds, check_choice, check_not_negative, check_number, check_positive
 from rollbook.objectives.core import ActionTokens, Objective, Scope, TokenLoss, Unstated, advantage_S, sum_S
 from rollbook.objectives.credit.rules import CENTERED, Credit
 from rollbook.objectives.errors import ObjectiveError
@@ -111,7 +111,8 @@ class KimiK25(Objective):
             check_bounds("KimiK25", low=self.low, high=self.high)
         if self.log_low is not None and self.log_high is not None:
             check_at_least("KimiK25", 0, log_high=self.log_high)
-            if self.log_low > 0:
+            check_number("KimiK25", "log_low", self.log_low)
+            if not self.log_low <= 0:
                 raise ObjectiveError("KimiK25.log_low must be <= 0", got=repr(self.log_low), why=INTERVAL, fix="negate it")
 
     @property

@@ -10,6 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from rollbook.objectives.checks import check_number
 from rollbook.objectives.core import ActionTokens, TokenLoss, mean_S
 from rollbook.objectives.errors import ObjectiveError
 
@@ -68,6 +69,7 @@ def dual_clipped_surrogate(ratio_T: Tensor, advantage_T: Tensor, *, low: float, 
 
 def check_dual(dual: float, high: float) -> None:
     """Refuse a dual bound inside the clip."""
+    check_number("the dual clip", "dual", dual)
     if not dual > 1 + high:
         raise ObjectiveError(
             "the dual clip must exceed 1 + high",

@@ -8,12 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_not_negative, check_same_shape
+from rollbook.objectives.checks import check_limit, check_positive, check_same_shape
 
 
 def squared_value_loss(value_T: Tensor, return_T: Tensor, *, factor: float) -> Tensor:
     """factor (V - return)^2. Gradient 2 factor (V - return)."""
     check_same_shape("squared_value_loss", value_T=value_T, return_T=return_T)
+    check_positive("squared_value_loss", factor=factor)
     return factor * (value_T - return_T.detach()).square()
 
 
@@ -24,7 +25,8 @@ def clipped_value_loss(value_T: Tensor, anchor_value_T: Tensor, return_T: Tensor
     left the band on the improving side is left alone.
     """
     check_same_shape("clipped_value_loss", value_T=value_T, anchor_value_T=anchor_value_T, return_T=return_T)
-    check_not_negative("clipped_value_loss", clip=clip)
+    check_limit("clipped_value_loss", clip=clip)
+    check_positive("clipped_value_loss", factor=factor)
     move_T = value_T - anchor_value_T.detach()
     plain_T = (value_T - return_T.detach()).square()
     bounded_T = (anchor_value_T + move_T.detach().clamp(-clip, clip) - return_T).detach().square()

@@ -1,4 +1,4 @@
-"""Random settings of every objective, random optimizer steps, and the learner's way to their loss: autograd over micro-batches."""
+"""Random settings of every objective, random steps, and the learner's way to their loss: autograd over micro-batches."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rollbook.objectives.settings import to_settings
 
 torch.set_num_threads(1)
 AGGREGATES = ("token_mean", "sequence_mean", "group_token_mean", "sequence_sum", "fixed_length")
+ESTIMATORS = ("k2", "k3", "unbiased")
 FIELDS = ("logp_T", "behavior_T", "anchor_T", "reference_T", "teacher_T", "advantage_T")
 Floats = NDArray[np.float64]
 
@@ -51,7 +52,7 @@ RANDOM: dict[str, Callable[[random.Random], Objective]] = {
     "Ppo": lambda r: ro.Ppo(**ppo(r)),
     "PpoPtx": lambda r: ro.PpoPtx(**ppo(r), ptx_aggregate="token_mean"),
     "Grpo": lambda r: ro.Grpo(**bounds(r), beta=r.choice([0.0, 0.04])),
-    "R1Printed": lambda r: ro.R1Printed(**bounds(r), kl_estimator=r.choice(["k2", "k3", "unbiased"]), kl_aggregate="sequence_sum"),
+    "R1Printed": lambda r: ro.R1Printed(**bounds(r), kl_estimator=r.choice(ESTIMATORS), kl_aggregate="sequence_sum"),
     "DrGrpo": lambda r: ro.DrGrpo(**bounds(r)),
     "Dapo": lambda r: ro.Dapo(**bounds(r), overlong_filter=r.choice([True, False])),
     "Gspo": lambda r: ro.Gspo(low=r.uniform(0, 0.3), high=r.uniform(0, 0.3)),

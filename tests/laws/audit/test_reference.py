@@ -44,7 +44,8 @@ def test_the_reference_shares_no_code_with_the_objectives_and_needs_no_torch() -
                 [node.module or ""] if isinstance(node, ast.ImportFrom) else [])
             assert not [name for name in names if name.startswith(("torch", "rollbook.objectives"))], file
     code = "import rollbook.audit.reference, sys; print('torch' in sys.modules, 'rollbook.objectives' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == ["False"] * 2
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -81,7 +82,8 @@ def test_the_positive_nll_equals_the_learners_under_the_weights_of_correct_seque
         length_S, correct_S = step.step.length_S, step.step.correct_S
         own_S = weights("token_mean", length_S, None, None, correct_S, False)
         weighed = Case(step.step, own_S[step.step.seq_T])
-        found, expected = term_loss("positive_nll", stored(term), step.step, weighed.weight_T), learned(term, "token", weighed, seed)
+        found = term_loss("positive_nll", stored(term), step.step, weighed.weight_T)
+        expected = learned(term, "token", weighed, seed)
         np.testing.assert_allclose(found.gradient_T, 0.1 * expected.gradient_T, rtol=1e-10)
         np.testing.assert_allclose(found.loss, 0.1 * expected.loss, rtol=1e-10)
 
@@ -109,8 +111,9 @@ def test_a_correction_leaves_the_extra_terms_as_they_are() -> None:
 def test_log_ratios_far_beyond_the_guard_equal_the_learners(name: str) -> None:
     for seed in range(12):
         objective, step = RANDOM[name](random.Random(seed)), case(seed, scale=40.0)
-        found, expected = policy_loss(stored(objective), step.step, step.weight_T), learned(objective, objective.scope, step, seed)
-        agree(found, expected, at=1e-10 * float(np.abs(expected.loss_T).max()))
+        found = policy_loss(stored(objective), step.step, step.weight_T)
+        expected = learned(objective, objective.scope, step, seed)
+        agree(found, expected)
 
 
 @pytest.mark.parametrize("estimator", ["k3", "unbiased"])
@@ -137,7 +140,7 @@ AT_BOUND = {
     "Sao, strict": (ro.Sao(**NOTHING), False),
     "Glm5Agentic, strict": (ro.Glm5Agentic(**NOTHING), False),
     "Mopd": (ro.Mopd(**NOTHING), True),
-    "MimoMopd": (ro.MimoMopd(**NOTHING, alpha=0.5), True),
+    "MimoMopd": (ro.MimoMopd(**NOTHING, alpha=0.7), True),
     "KimiK25 on the ratio": (ro.KimiK25(tau=0.1, bound_on="ratio", **NOTHING, tau_mask="all", ratio_to="anchor"), True),
     "KimiK25 on its log": (ro.KimiK25(tau=0.1, bound_on="log_ratio", log_low=0.0, log_high=0.0, tau_mask="all",
                                       ratio_to="anchor"), True),
@@ -234,8 +237,8 @@ def test_the_kl_terms_give_the_golden_vectors(estimator: str) -> None:
 
 # Hand-derived gradients against finite differences, where no part of the loss is a constant of logp
 
-SMOOTH = ("Ppo", "R1Printed", "Dapo", "Gspo", "Sapo", "Magistral", "KimiK15", "KimiK2", "KimiK25", "Glm5Reasoning", "DecoupledPpo",
-          "DeepSeekV32", "OnPolicyDistill")
+SMOOTH = ("Ppo", "R1Printed", "Dapo", "Gspo", "Sapo", "Magistral", "KimiK15", "KimiK2", "KimiK25", "Glm5Reasoning",
+          "DecoupledPpo", "DeepSeekV32", "OnPolicyDistill")
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -311,7 +314,7 @@ def test_a_term_that_cannot_be_recomputed_is_refused(name: str, settings: dict, 
     assert said in str(refusal.value)
 
 
-@pytest.mark.parametrize("settings", [GRPO, {"kind": "Gspo", **NOTHING}, {"kind": "DeepSeekV32", **NOTHING, "delta": 0, "beta": 0}])
+@pytest.mark.parametrize("settings", [GRPO, {"kind": "Gspo", **NOTHING}, {**GRPO, "kind": "DeepSeekV32", "delta": 0.0}])
 def test_a_log_prob_that_was_not_stored_is_refused(settings: dict) -> None:
     with pytest.raises(RecomputeError, match="reads anchor_T"):
         policy_loss(settings, replace(ONE, anchor_T=None), np.ones(2))
@@ -331,7 +334,7 @@ def test_a_step_that_is_not_whole_or_not_in_double_precision_is_refused() -> Non
         replace(ONE, logp_T=np.zeros(2, dtype=np.float32))
     with pytest.raises(RecomputeError, match="length of logp_T"):
         policy_loss({"kind": "Rloo"}, ONE, np.ones(3))
-    with pytest.raises(RecomputeError, match="0 .. 1"):
+    with pytest.raises(RecomputeError, match=r"0 \.\. 1"):
         replace(ONE, seq_T=np.array([0, 2]))
 
 

@@ -1,0 +1,97 @@
+"""One passage over a run, in log order and bounded memory: every record goes once past every detector."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from safetensors.numpy import load
+
+from rollbook.audit.detector import Detector, Row, StoredStep
+from rollbook.audit.detectors import all_detectors
+from rollbook.audit.index import RunIndex
+from rollbook.ledger import Event, Ledger
+from rollbook.records import AuditReport, Batch, Credit, LedgerError, Update, content_id
+
+Told = Callable[[int], None]
+
+
+def audit_run(path: str | os.PathLike[str], *, told: Told = lambda _: None) -> AuditReport:
+    """Fourteen findings about the run in this folder, from its artifacts alone.
+
+    `told` is called with the sequence number after every event. Raises LedgerError with the position where the chain of hashes,
+    a table or an object is broken: nothing can be said about a run that was altered after it was written.
+    """
+    ledger = Ledger.open(Path(path), write=False)
+    broken = ledger.verify().fault
+    if broken is not None:
+        raise LedgerError("this run is damaged", got=broken, why="its content is not what was written",
+                          fix="restore it from a copy; an audit of the rest would prove nothing")
+    detectors = all_detectors()
+    run = read(ledger, detectors, told)
+    for detector in detectors:
+        detector.finish(run)
+    return AuditReport(run=str(Path(path).name), rows=tuple(detector.result() for detector in detectors))
+
+
+def read(ledger: Ledger, detectors: Sequence[Detector], told: Told = lambda _: None) -> RunIndex:
+    """Shows every standing record, trajectory and optimizer step to the detectors; returns what was indexed."""
+    run, steps = RunIndex(ledger), _Steps(ledger)
+    for event in ledger.events():
+        run.seq, run.position = event.seq, event.position
+        if event.kind == "TraceTable":
+            _trajectories(run, event, detectors)
+        elif event.kind == "RecordTable":
+            run.table = str(event.body["name"])
+            for record in ledger.table_records(event):
+                _show(run, content_id(record), record, detectors)
+        else:
+            run.table = None
+            record = event.record()
+            _show(run, event.id, record, detectors)
+            step = steps.take(event.id, record)
+            if step is not None:
+                for detector in detectors:
+                    detector.step(run, step)
+        told(event.seq)
+    return run
+
+
+def _show(run: RunIndex, identity: str, record: object, detectors: Sequence[Detector]) -> None:
+    run.take(identity, record)
+    for detector in detectors:
+        detector.record(run, identity, record)
+
+
+def _trajectories(run: RunIndex, event: Event, detectors: Sequence[Detector]) -> None:
+    """The table's record, then its rows."""
+    run.table = str(event.body["name"])
+    _show(run, event.id, event.record(), detectors)
+    for identity, (trace, verdict, outcome) in run.ledger.rows(event):
+        run.recent.add(identity, trace, verdict)
+        row = Row(id=identity, trace=trace, verdict=verdict, outcome=outcome)
+        for detector in detectors:
+            detector.row(run, row)
+
+
+class _Steps:
+    """Joins credit, batch and update of one optimizer step as they come by."""
+
+    def __init__(self, ledger: Ledger):
+        self.ledger = ledger
+        self.credits: dict[str, tuple[str, Credit]] = {}
+        self.batches: dict[str, Batch] = {}
+
+    def take(self, identity: str, record: object) -> StoredStep | None:
+        """The whole step when this record is its update."""
+        if isinstance(record, Credit):
+            self.credits[record.scope] = (identity, record)
+        elif isinstance(record, Batch):
+            self.batches[identity] = record
+        elif isinstance(record, Update) and record.batch in self.batches:
+            batch = self.batches.pop(record.batch)
+            credit_id, credit = self.credits.pop(batch.scope, (None, None))
+            return StoredStep(batch_id=record.batch, batch=batch, given=load(self.ledger.get(batch.tensors)), credit_id=credit_id,
+                              credit=credit, update_id=identity, update=record, found=load(self.ledger.get(record.tensors)))
+        return None
