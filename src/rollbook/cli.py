@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from rollbook import __version__
+from rollbook.cli_audit import audit
 from rollbook.records.errors import RollbookError, Stopped
 
 _OS_REFUSALS = {
@@ -114,6 +115,9 @@ def report(run_folder: Path) -> None:
     from rollbook.report.page import write_report
 
     click.echo(str(write_report(run_folder)))
+
+
+main.add_command(audit)
 
 
 @main.group(invoke_without_command=True)

@@ -43,19 +43,21 @@ class Lines:
 
     def __init__(self) -> None:
         self.name, self.place, self.steps, self.began, self.last = "", "", 0, 0.0, 0.0
+        self.start: int | None = None       # steps that were done before: a resumed stage does not begin at 0
 
     def stage(self, name: str, index: int, total: int, steps: int) -> None:
         self.name, self.place, self.steps = name, f"[{index}/{total}]", steps
         self.began = time.monotonic()
-        self.last = 0.0
+        self.last, self.start = 0.0, None
         self.note(f"{self.place} {name}: {steps} steps")
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         now = time.monotonic()
+        self.start = step - 1 if self.start is None else self.start
         if step < self.steps and now - self.last < LINE_EVERY_S:
             return
         self.last = now
-        left = (now - self.began) / max(step, 1) * (self.steps - step)
+        left = (now - self.began) / (step - self.start) * (self.steps - step)
         self.note(f"{self.place} {self.name} {step}/{self.steps}  {numbers(metrics)}  left {left:.0f} s")
 
     def note(self, text: str) -> None:

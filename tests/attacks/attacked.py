@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from small_runs import Quiet, small_recipe
+
 from rollbook.audit import audit_run
 from rollbook.orchestration.run import run_recipe
 from rollbook.records.recipe import Pretrained
-
-from small_runs import Quiet, small_recipe
 
 QUICK = ("stages.cold_start.steps=2", "stages.cold_start.optimizer.warmup_steps=0", "stages.rl.steps=2",
          "stages.rl.optimizer.warmup_steps=0", "stages.rl.probe=4", "stages.rl.probe_every=1")

@@ -17,10 +17,10 @@ from rollbook.records import AuditReport, Batch, Credit, LedgerError, Update, co
 Told = Callable[[int], None]
 
 
-def audit_run(path: str | os.PathLike[str], *, told: Told = lambda _: None) -> AuditReport:
+def audit_run(path: str | os.PathLike[str], *, sample: int = 0, told: Told = lambda _: None) -> AuditReport:
     """Fourteen findings about the run in this folder, from its artifacts alone.
 
-    `told` is called with the sequence number after every event. Raises LedgerError with the position where the chain of hashes,
+    With a `sample` above 0 environments, models and gradients are run again on that many trajectories. `told` is called with the sequence number after every event. Raises LedgerError with the position where the chain of hashes,
     a table or an object is broken: nothing can be said about a run that was altered after it was written.
     """
     ledger = Ledger.open(Path(path), write=False)

@@ -21,6 +21,11 @@ from rollbook.objectives.credit import Measured, assign_credit
 from rollbook.records import Credit, Experience, RecordError, TermSpec, encode
 from rollbook.records.recipe import Plain
 
+BASELINE = {"GroupCentered": "group mean", "GroupNormalized": "group mean", "MinibatchStandardized": "group mean",
+            "LeaveOneOut": "mean of the others in the group"}
+NORMALIZED_OVER = {"GroupCentered": "nothing", "GroupNormalized": "group", "MinibatchStandardized": "minibatch",
+                   "LeaveOneOut": "nothing"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
@@ -91,8 +96,8 @@ def credited(parts: Sequence[Sequence[AdmittedGroup]], objective: Objective, sco
         records.append(Credit(
             scope=f"{scope}/{index}", rule=_plain(rule), traces=tuple(m.trace.id for m in members[here]),
             group_of=tuple(one.id for one in part for _ in one.members), reward=tuple(reward_S[here].tolist()),
-            advantage=tuple(given.advantage_S[here].tolist()), gamma=None, lam=None, baseline="group mean",
-            normalized_over="minibatch" if type(rule).__name__ == "MinibatchStandardized" else type(rule).__name__))
+            advantage=tuple(given.advantage_S[here].tolist()), gamma=None, lam=None, baseline=BASELINE[type(rule).__name__],
+            normalized_over=NORMALIZED_OVER[type(rule).__name__]))
         at += size
     return tuple(records)
 

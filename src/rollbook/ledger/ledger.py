@@ -232,6 +232,10 @@ class Ledger:
         table = event.record()
         return self._table_rows(table, known_kind(table.of, table.schema, event.position), event.position)
 
+    def table_path(self, event: Event) -> Path:
+        """The Parquet file of a `TraceTable` or `RecordTable` event, its hash compared with the log."""
+        return self._verified(event.record(), event.position)
+
     def _trace_rows(self, event: Event) -> Iterator[tuple[Trace, Verdict | None, Outcome]]:
         from rollbook.ledger.traces import read_rows
 

@@ -32,6 +32,8 @@ class Support:
     def __post_init__(self) -> None:
         if self.id_N.dtype != torch.int64 or self.count_T.dtype != torch.int64:
             raise ModelError("Support needs int64 ids and counts", got=f"{self.id_N.dtype} and {self.count_T.dtype}")
+        if bool((self.count_T < 0).any()):
+            raise ModelError("Support's counts must be >= 0", got=str(int(self.count_T.min())), why="they count allowed ids")
         if int(self.count_T.sum()) != self.id_N.numel():
             raise ModelError("Support's counts must add up to its ids", got=f"{int(self.count_T.sum())} and {self.id_N.numel()}",
                              why="the ids of all tokens are stored one after the other")

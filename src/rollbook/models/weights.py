@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
+from blake3 import blake3
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -20,8 +20,8 @@ from rollbook.records import ModelError
 
 
 def weight_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """SHA-256 over names, shapes, dtypes and bytes, in name order."""
-    state = hashlib.sha256()
+    """BLAKE3 over names, shapes, dtypes and bytes, in name order; on as many threads as torch, with the same result on any."""
+    state = blake3(max_threads=torch.get_num_threads())
     for name, tensor in sorted(tensors, key=lambda item: item[0]):
         flat = tensor.detach().contiguous()
         state.update(f"{name} {flat.dtype} {tuple(flat.shape)}\n".encode())
@@ -31,7 +31,8 @@ def weight_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 def published_hash(decoder: Decoder, dtype: torch.dtype) -> str:
     """The hash an engine must report after loading these weights: matrices in its compute dtype, norms in fp32."""
-    return weight_hash((name, p.detach().to(torch.float32 if name.endswith(("norm.weight", "layernorm.weight")) else dtype))
+    norms = ("norm.weight", "layernorm.weight")
+    return weight_hash((name, p.detach().to(torch.float32 if name.endswith(norms) else dtype))
                        for name, p in decoder.named_parameters())
 
 

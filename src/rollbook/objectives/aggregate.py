@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_tensor
+from rollbook.objectives.checks import check_flags, check_tensor
 from rollbook.objectives.core import Unstated, number_ids
 from rollbook.objectives.errors import ObjectiveError
 
@@ -93,21 +93,23 @@ def _check(how: object, length_S: Tensor, group_S: Tensor | None, max_length: in
             fix="use the objective's own aggregate",
         )
     check_tensor("sequence_weight", "length_S", length_S)
-    if length_S.dim() != 1 or length_S.is_floating_point() or bool((length_S < 0).any()):
+    if length_S.dim() != 1 or length_S.dtype not in (torch.int64, torch.int32) or bool((length_S < 0).any()):
         raise ObjectiveError(
             "length_S must be a vector of token counts",
             got=f"{length_S.dtype} of shape {tuple(length_S.shape)}, values {length_S.tolist()}",
             why="the denominator counts tokens",
             fix="pass the structural number of action tokens of every sequence of the step",
         )
-    if how == "group_token_mean" and (group_S is None or group_S.shape != length_S.shape):
+    if group_S is not None:
+        check_tensor("sequence_weight", "group_S", group_S)
+    if how == "group_token_mean" and (group_S is None or group_S.shape != length_S.shape or group_S.is_floating_point()):
         raise ObjectiveError(
-            "group_token_mean needs one group id per sequence",
-            got="None" if group_S is None else f"shape {tuple(group_S.shape)} for {length_S.shape[0]} sequences",
+            "group_token_mean needs one integer group id per sequence",
+            got="None" if group_S is None else f"{group_S.dtype} of shape {tuple(group_S.shape)}, {length_S.shape[0]} sequences",
             why="it divides by the tokens of each prompt's group",
             fix="pass group_S for the whole step",
         )
-    if how == "fixed_length" and (not isinstance(max_length, int) or max_length <= 0):
+    if how == "fixed_length" and (not isinstance(max_length, int) or isinstance(max_length, bool) or max_length <= 0):
         raise ObjectiveError(
             "fixed_length needs a whole max_length > 0",
             got=repr(max_length),
@@ -117,17 +119,11 @@ def _check(how: object, length_S: Tensor, group_S: Tensor | None, max_length: in
 
 
 def _check_keep(keep_S: Tensor, length_S: Tensor, count_dropped: bool | None) -> None:
-    if keep_S.dtype != torch.bool or keep_S.shape != length_S.shape:
-        raise ObjectiveError(
-            "keep_S must be one boolean per sequence",
-            got=f"{keep_S.dtype} of shape {tuple(keep_S.shape)} for {length_S.shape[0]} sequences",
-            why="it says which sequences train",
-            fix="pass a boolean vector",
-        )
-    if count_dropped is None:
+    check_flags("sequence_weight", "keep_S", keep_S, length_S)
+    if not isinstance(count_dropped, bool):
         raise ObjectiveError(
             "count_dropped must be True or False when keep_S is given",
-            got="None",
+            got=repr(count_dropped),
             why="whether dropped sequences stay in the denominator changes the effective learning rate; papers differ",
             fix="pass count_dropped explicitly",
         )

@@ -182,6 +182,17 @@ def check_scored(who: str, name: str, value: Tensor, keep: Tensor | None = None)
         )
 
 
+def check_index(who: str, name: str, index: Tensor, size: int) -> None:
+    """Refuse an index beyond what it points into."""
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+        raise ObjectiveError(
+            f"{who}: {name} must lie in 0 .. {size - 1}",
+            got=f"{int(index.min())} .. {int(index.max())}",
+            why="it says which entry of another column each entry belongs to",
+            fix="number them from 0, in the order of that column",
+        )
+
+
 def check_packed(seq_T: Tensor) -> None:
     """Refuse sequence ids that are negative or whose tokens do not stand together."""
     check_tensor("packing", "seq_T", seq_T)

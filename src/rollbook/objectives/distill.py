@@ -10,7 +10,7 @@ from typing import Literal, assert_never, get_args
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_choice
+from rollbook.objectives.checks import check_choice, check_same_shape, check_tensor
 from rollbook.objectives.errors import ObjectiveError
 
 Direction = Literal["reverse", "forward"]
@@ -18,22 +18,24 @@ Direction = Literal["reverse", "forward"]
 
 def sampled_token_advantage(logp_T: Tensor, teacher_T: Tensor, *, coefficient: float) -> Tensor:
     """-coefficient (logp - teacher), detached: positive where the teacher finds the sampled token likelier."""
+    check_same_shape("sampled_token_advantage", logp_T=logp_T, teacher_T=teacher_T)
     return coefficient * (teacher_T - logp_T).detach()
 
 
 def full_kl(student_TV: Tensor, teacher_TV: Tensor, *, direction: Direction) -> Tensor:
     """Exact KL per position from logits: "reverse" KL(student || teacher) (DeepSeek V4, 2606.19348), "forward" the reverse roles.
 
-    Gradient wrt the student's logits: reverse p (log p - log q - KL), forward p - q; rows sum to 0.
+    Gradient wrt the student's logits: reverse p (log p - log q - KL), forward p - q; rows sum to 0. Refused where the KL is
+    infinite: its gradient would be NaN.
     """
     _check_vocabulary(student_TV, teacher_TV)
     check_choice("full_kl", "direction", direction, get_args(Direction))
     log_p_TV, log_q_TV = student_TV.log_softmax(-1), teacher_TV.detach().log_softmax(-1)
     match direction:
         case "reverse":
-            return _kl(log_p_TV, log_q_TV)
+            return _finite(_kl(log_p_TV, log_q_TV))
         case "forward":
-            return _kl(log_q_TV, log_p_TV)
+            return _finite(_kl(log_q_TV, log_p_TV))
         case _:
             assert_never(direction)
 
@@ -72,7 +74,20 @@ def _kl(log_p_TV: Tensor, log_q_TV: Tensor) -> Tensor:
     return (p_TV * gap_TV).sum(-1)
 
 
+def _finite(kl_T: Tensor) -> Tensor:
+    if bool((kl_T == torch.inf).any()):
+        raise ObjectiveError(
+            "full_kl needs a second distribution that allows what the first does",
+            got=f"an infinite KL at position {int((kl_T == torch.inf).nonzero()[0, 0])}",
+            why="a token of probability 0 there has an infinite log-ratio, and a NaN gradient",
+            fix="take both over the same support, or use generalized_jsd, which is bounded",
+        )
+    return kl_T
+
+
 def _check_vocabulary(student_TV: Tensor, teacher_TV: Tensor) -> None:
+    check_tensor("distill", "student_TV", student_TV)
+    check_tensor("distill", "teacher_TV", teacher_TV)
     if student_TV.shape != teacher_TV.shape:
         raise ObjectiveError(
             "student and teacher must share positions and vocabulary",

@@ -12,7 +12,14 @@ from typing import ClassVar, Literal
 import torch
 
 from rollbook.objectives.aggregate import Aggregate
-from rollbook.objectives.checks import check_at_least, check_bounds, check_choice, check_not_negative, check_number, check_positive
+from rollbook.objectives.checks import (
+    check_at_least,
+    check_bounds,
+    check_choice,
+    check_not_negative,
+    check_number,
+    check_positive,
+)
 from rollbook.objectives.core import ActionTokens, Objective, Scope, TokenLoss, Unstated, advantage_S, sum_S
 from rollbook.objectives.credit.rules import CENTERED, Credit
 from rollbook.objectives.errors import ObjectiveError

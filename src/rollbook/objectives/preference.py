@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rollbook.objectives.checks import check_choice, check_not_negative, check_positive, check_same_shape, check_tensor
+from rollbook.objectives.checks import (
+    check_at_least,
+    check_choice,
+    check_flags,
+    check_not_negative,
+    check_positive,
+    check_same_shape,
+    check_share,
+    check_tensor,
+)
 from rollbook.objectives.errors import ObjectiveError
 
 # significantly better, better, slightly better, negligibly better or unsure
@@ -145,6 +154,8 @@ def ranked(score_K: Tensor, rank_K: Tensor) -> Tensor:
 
     Without ties the divisor is K(K-1)/2. Treating the pairs as separate examples would visit each answer K-1 times.
     """
+    check_same_shape("ranked", score_K=score_K, rank_K=rank_K)
+    _check_one_prompt("ranked", score_K)
     better_KK = rank_K[:, None] < rank_K[None, :]
     if not bool(better_KK.any()):
         raise ObjectiveError(
@@ -159,6 +170,7 @@ def ranked(score_K: Tensor, rank_K: Tensor) -> Tensor:
 
 def margin(chosen_B: Tensor, rejected_B: Tensor, margin_B: Tensor) -> Tensor:
     """Llama 2 (2307.09288): -log sigmoid(gap - m), the margin subtracted inside. Gradient -/+ sigmoid(-(gap - m))."""
+    check_same_shape("margin", chosen_B=chosen_B, rejected_B=rejected_B, margin_B=margin_B)
     return -logsigmoid(chosen_B - rejected_B - margin_B)
 
 
@@ -167,11 +179,9 @@ def listwise(score_K: Tensor, positive_K: Tensor) -> Tensor:
 
     The mean of `pairwise` over those pairs; shift-invariant, gradients sum to 0. Refused when all or none are positive.
     """
-    check_same_shape("listwise", score_K=score_K, positive_K=positive_K)
-    if positive_K.dtype != torch.bool:
-        raise ObjectiveError(
-            "listwise needs boolean labels", got=str(positive_K.dtype), why="integers would index", fix="pass positive_K.bool()"
-        )
+    check_tensor("listwise", "score_K", score_K)
+    check_flags("listwise", "positive_K", positive_K, score_K)
+    _check_one_prompt("listwise", score_K)
     positives = int(positive_K.sum())
     if positives in (0, positive_K.numel()):
         raise ObjectiveError(
@@ -181,6 +191,16 @@ def listwise(score_K: Tensor, positive_K: Tensor) -> Tensor:
             fix="drop the prompt before the loss (select.mixed)",
         )
     return _log_loss(score_K[positive_K][:, None], score_K[~positive_K][None, :]).mean()
+
+
+def _check_one_prompt(who: str, score_K: Tensor) -> None:
+    if score_K.dim() != 1:
+        raise ObjectiveError(
+            f"{who}: score_K must be the vector of one prompt's candidates",
+            got=f"shape {tuple(score_K.shape)}",
+            why="pairs of candidates of different prompts have no order",
+            fix="call it once per prompt",
+        )
 
 
 def soft_label(first_B: Tensor, second_B: Tensor, label_B: Tensor) -> Tensor:
@@ -198,9 +218,12 @@ def soft_label(first_B: Tensor, second_B: Tensor, label_B: Tensor) -> Tensor:
 
 def option_label(logp_first_B: Tensor, logp_second_B: Tensor) -> Tensor:
     """A feedback model's label q: its log-probabilities of the two option tokens, normalised over those *two* only."""
+    check_same_shape("option_label", logp_first_B=logp_first_B, logp_second_B=logp_second_B)
     return torch.sigmoid(logp_first_B - logp_second_B).detach()
 
 
 def clamp_reasoned_label(label_B: Tensor, *, low: float, high: float) -> Tensor:
     """Constitutional AI clamps labels given after chain-of-thought (to 0.4 .. 0.6), and only those."""
+    check_share("clamp_reasoned_label", low=low, high=high)
+    check_at_least("clamp_reasoned_label", low, high=high)
     return label_B.clamp(low, high)

@@ -12,13 +12,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_choice
+from rollbook.objectives.checks import check_choice, check_flags, check_same_shape, check_tensor
 from rollbook.objectives.core import number_ids
 from rollbook.objectives.errors import ObjectiveError
 
 
 def informative(correct_S: Tensor, group_S: Tensor) -> Tensor:
     """Dynamic sampling (DAPO): whether 0 < correct < n in a rollout's group; a length penalty revives no group."""
+    check_tensor("informative", "correct_S", correct_S)
     if correct_S.dtype != torch.bool:
         raise ObjectiveError(
             "informative needs booleans",
@@ -26,6 +27,7 @@ def informative(correct_S: Tensor, group_S: Tensor) -> Tensor:
             why="a shaped reward varies in groups whose answers are all wrong",
             fix="pass correctness, not reward",
         )
+    check_same_shape("informative", correct_S=correct_S, group_S=group_S)
     member_S, size = number_ids(group_S)
     right_G = torch.zeros(size, dtype=torch.int64, device=group_S.device).index_add(0, member_S, correct_S.to(torch.int64))
     return ((right_G > 0) & (right_G < torch.bincount(member_S, minlength=size)))[member_S]
@@ -38,12 +40,12 @@ def mixed(positive_K: Tensor) -> bool:
 
 def variance_priority(success_G: Tensor) -> Tensor:
     """p (1-p): the variance of a 0/1 reward, largest at p = 0.5, 0 where all succeed or fail."""
-    return success_G * (1 - success_G)
+    return _rate(success_G) * (1 - success_G)
 
 
 def failure_priority(success_G: Tensor) -> Tensor:
     """Kimi k1.5's prioritised sampling: proportional to 1 - success rate."""
-    return 1 - success_G
+    return 1 - _rate(success_G)
 
 
 def pass_at_k(correct: int, samples: int, k: int) -> float:
@@ -60,6 +62,7 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
 
 def best_of(reward_S: Tensor, group_S: Tensor) -> Tensor:
     """Index of the best rollout of each group (rejection sampling), in order of group id; ties go to the lowest index."""
+    check_same_shape("best_of", reward_S=reward_S, group_S=group_S)
     if bool(reward_S.isnan().any()):
         raise ObjectiveError("best_of needs rewards", got="NaN", why="NaN has no order", fix="leave out what was not scored")
     member_S, size = number_ids(group_S)
@@ -79,6 +82,18 @@ class Rollouts:
     errors_S: Tensor
     tags_S: Tensor
     turns_S: Tensor
+
+    def __post_init__(self) -> None:
+        check_flags("Rollouts", "correct_S", self.correct_S, self.correct_S)
+        columns = {name: getattr(self, name) for name in ("calls_S", "errors_S", "tags_S", "turns_S")}
+        check_same_shape("Rollouts", correct_S=self.correct_S, **columns)
+        if any(bool((value_S < 0).any()) for value_S in columns.values()) or bool((self.errors_S > self.calls_S).any()):
+            raise ObjectiveError(
+                "Rollouts needs counts >= 0 and no more errors than calls",
+                got=f"errors {self.errors_S.tolist()} of calls {self.calls_S.tolist()}",
+                why="the penalty is a share of the calls",
+                fix="count each trace's own calls, errors, tags and turns",
+            )
 
 
 def trace_penalty(rollouts: Rollouts) -> Tensor:
@@ -114,6 +129,17 @@ def resample_on_correct(
     kept_dirty = _draw(dirty, 1 / penalty[penalty > 0], keep_positive - kept_clean.numel(), generator)
     kept_negative = _draw(negative, torch.ones(negative.numel(), dtype=torch.float64), keep_negative, generator)
     return torch.cat([kept_clean, kept_dirty, kept_negative]).sort().values
+
+
+def _rate(success_G: Tensor) -> Tensor:
+    if not bool(((success_G >= 0) & (success_G <= 1)).all()):
+        raise ObjectiveError(
+            "a priority needs success rates in 0 .. 1",
+            got=str(success_G.tolist()),
+            why="outside it the priority is negative; NaN means no rollout was scored",
+            fix="pass correct / rollouts of each task that has rollouts",
+        )
+    return success_G
 
 
 def _best(reward_S: Tensor, member_S: Tensor, group: int) -> int:

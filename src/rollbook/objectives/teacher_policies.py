@@ -44,7 +44,7 @@ class Mopd(Objective):
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         behavior_T, teacher_T = tokens.read(self, "behavior_T", "teacher_T")
-        advantage_T = sampled_token_advantage(tokens.logp_T, teacher_T, coefficient=1.0)
+        advantage_T = teacher_advantage(self, tokens.logp_T, teacher_T, coefficient=1.0)
         return gated_logp(tokens.logp_T, behavior_T, advantage_T, low=self.low, high=self.high)
 
 
@@ -81,7 +81,7 @@ class MimoMopd(Objective):
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         behavior_T, teacher_T = tokens.read(self, "behavior_T", "teacher_T")
-        advantage_T = sampled_token_advantage(tokens.logp_T, teacher_T, coefficient=1.0)
+        advantage_T = teacher_advantage(self, tokens.logp_T, teacher_T, coefficient=1.0)
         if self.alpha:
             (outcome_T,) = tokens.read(self, "advantage_T")
             advantage_T = advantage_T + self.alpha * outcome_T
@@ -107,7 +107,7 @@ class OnPolicyDistill(Objective):
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         behavior_T, teacher_T = tokens.read(self, "behavior_T", "teacher_T")
-        advantage_T = sampled_token_advantage(behavior_T, teacher_T, coefficient=self.coefficient)
+        advantage_T = teacher_advantage(self, behavior_T, teacher_T, coefficient=self.coefficient)
         return TokenLoss(-ratio(tokens.logp_T, behavior_T) * advantage_T, torch.zeros_like(advantage_T, dtype=torch.bool))
 
 
@@ -133,22 +133,22 @@ class Glm5CrossStage(Objective):
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         anchor_T, behavior_T, teacher_T = tokens.read(self, "anchor_T", "behavior_T", "teacher_T")
-        advantage_T = _finite_advantage(tokens.logp_T, teacher_T)
+        advantage_T = teacher_advantage(self, tokens.logp_T, teacher_T, coefficient=1.0)
         pop_T = icepop(anchor_T, behavior_T, low=1 - 1 / self.beta, high=self.beta - 1)
         loss = clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
         return TokenLoss(pop_T * loss.loss_T, loss.clipped_T | (pop_T == 0))
 
 
-def _finite_advantage(logp_T: Tensor, teacher_T: Tensor) -> Tensor:
-    """teacher - logp, 0 where logp is -inf: there rho A has the limit 0."""
+def teacher_advantage(who: Objective, logp_T: Tensor, teacher_T: Tensor, *, coefficient: float) -> Tensor:
+    """-coefficient (logp - teacher), detached; refuses a teacher's -inf. 0 where logp is -inf: there rho A has the limit 0."""
     if bool((teacher_T == -torch.inf).any()):
         raise ObjectiveError(
-            "Glm5CrossStage needs a finite teacher_T",
+            f"{type(who).__name__} needs a finite teacher_T",
             got="-inf",
             why="the advantage would be -inf; engines report -inf for tokens outside their top-k",
             fix="score the sampled tokens with the teacher over the whole vocabulary",
         )
-    advantage_T = sampled_token_advantage(logp_T, teacher_T, coefficient=1.0)
+    advantage_T = sampled_token_advantage(logp_T, teacher_T, coefficient=coefficient)
     return torch.where(logp_T == -torch.inf, torch.zeros_like(advantage_T), advantage_T)
 
 

@@ -14,6 +14,7 @@ from rollbook.objectives import kl
 from rollbook.objectives.aggregate import Aggregate
 from rollbook.objectives.checks import check_choice, check_limit, check_not_negative
 from rollbook.objectives.core import ActionTokens, ExtraTerm, Population, Unstated
+from rollbook.objectives.errors import ObjectiveError
 
 Estimator = Literal["k2", "k3", "unbiased"]
 
@@ -118,18 +119,27 @@ class AdaptiveEntropy:
     maximum: float | None
 
     def __post_init__(self) -> None:
-        check_not_negative("AdaptiveEntropy", target=self.target)
-        check_not_negative("AdaptiveEntropy", step=self.step)
+        check_not_negative("AdaptiveEntropy", target=self.target, step=self.step)
         if self.maximum is not None:
             check_limit("AdaptiveEntropy", maximum=self.maximum)
 
     def coefficient(self, alpha: float, entropy: float) -> float:
         """alpha where H <= target, exactly 0 above it."""
-        check_not_negative("AdaptiveEntropy", entropy=entropy)
+        _check_measured(entropy)
         return alpha if entropy <= self.target else 0.0
 
     def advance(self, alpha: float, entropy: float) -> float:
         """The next step's alpha."""
-        check_not_negative("AdaptiveEntropy", entropy=entropy)
+        _check_measured(entropy)
         moved = alpha + self.step if entropy < self.target else alpha - self.step
         return max(0.0, moved if self.maximum is None else min(moved, self.maximum))
+
+
+def _check_measured(entropy: float) -> None:
+    if entropy != entropy:
+        raise ObjectiveError(
+            "AdaptiveEntropy needs a measured entropy",
+            got="NaN",
+            why="NaN is neither above nor below the target, and alpha would fall for good",
+            fix="stop the run: the policy's distribution is broken",
+        )

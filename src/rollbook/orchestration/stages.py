@@ -124,7 +124,8 @@ def _sft(session: Session, name: str, stage: Sft, state: StepState | None) -> No
             save_state(session, optimizer, stage=name, step=number + 1, cursor=0, version=started)
             session.check_stop()
     session.publisher.rehash()
-    ended = session.publisher.publish(name, started, (), optimizer=optimizer.digest())
+    window = tuple(content_id(report) for report in session.ledger.records(SftReport) if report.stage == name)
+    ended = session.publisher.publish(name, started, window, optimizer=optimizer.digest())
     session.finish(name, "Sft", started, ended)
     drop_state(session.root)
 

@@ -63,9 +63,8 @@ def step(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, number: 
     began = time.monotonic()
     scope = f"{run.stage}/{number:06d}"
     gathered = gather(run, source, policy, scope)                       # traces, verdicts, admission; refilled by waves
-    name = run.ledger.write_traces(scope, gathered.traces, gathered.verdicts, gathered.admission.outcomes)
-    census = close_census(scope, families(gathered.issued, run.tasks), gathered.admission.outcomes)
-    run.ledger.append(census)
+    run.ledger.write_traces(scope, gathered.traces, gathered.verdicts, gathered.admission.outcomes)
+    census = run.ledger.append(close_census(scope, families(gathered.issued, run.tasks), gathered.admission.outcomes))
     parts = minibatches(gathered.admission.groups, run.settings.minibatches)             # cut between groups
     updated: list[Updated] = []
     trained = time.monotonic()
@@ -76,7 +75,7 @@ def step(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, number: 
     version = _publish(run, policy, updated) if updated else policy
     metrics = step_metrics(gathered, updated, version=policy.index, update_s=time.monotonic() - trained,
                            step_s=time.monotonic() - began)
-    report = StepReport(stage=run.stage, step=number, policy=policy.id, published=version.id, census=name,
+    report = StepReport(stage=run.stage, step=number, policy=policy.id, published=version.id, census=census,
                         batches=tuple(u.update.batch for u in updated), updates=tuple(u.update.id for u in updated),
                         metrics={k: v for k, v in metrics.items() if not k.startswith(OBSERVED_METRICS)},
                         observed={k: v for k, v in metrics.items() if k.startswith(OBSERVED_METRICS)})

@@ -165,7 +165,7 @@ def version_table(facts: Facts) -> Table | None:
         lost = f"{short(version.parent)} (not in the run)" if version.parent else "none"
         origin = f"version {parent.index}" if parent else lost
         rows.append((str(version.index), version.stage, origin, str(version.updates), version.weights, short(identity),
-                     ", ".join(name.partition(":")[0] for name in version.acknowledged) or "nobody"))
+                     ", ".join(one.consumer for one in version.acknowledged) or "nobody"))
     return table(("version", "stage", "parent", "updates", "weights", "record", "acknowledged by"), rows) if rows else None
 
 

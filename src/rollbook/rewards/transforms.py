@@ -61,6 +61,7 @@ def whitened(value_S: Sequence[float], over: Moments, *, ddof: int) -> tuple[flo
     """(value - mean) / std with the moments of the whole batch; a batch of equal values is exactly 0 [I]."""
     if not value_S:
         return ()
+    _finite("whitened", value_S)
     std = over.std(ddof)
     if std == 0.0:
         return (0.0,) * len(value_S)
@@ -113,6 +114,11 @@ class Qwen25MathShaping:
     """Qwen2.5-Math (2409.12122): sigma(slope s) + (v - 1), v = 1 if verified correct; any correct answer >= any wrong one."""
 
     slope: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.slope < math.inf:
+            raise RewardError("Qwen25MathShaping.slope must be finite and > 0", got=str(self.slope),
+                              why="a better score must not lower the reward")
 
     def __call__(self, score_S: Sequence[float], correct_S: Sequence[bool]) -> tuple[float, ...]:
         _same_length("Qwen25MathShaping", score=score_S, correct=correct_S)
@@ -215,6 +221,7 @@ class Toggle:
     def __call__(self, reward_S: Sequence[float], correct_S: Sequence[bool], length_S: Sequence[int],
                  prompt_S: Sequence[Hashable], *, budgets: Mapping[Hashable, float], iteration: int) -> tuple[float, ...]:
         _same_length("Toggle", reward=reward_S, correct=correct_S, length=length_S, prompt=prompt_S)
+        _finite("Toggle", reward_S)
         _lengths("Toggle", length_S)
         if self.phase(iteration) == "free":
             return tuple(reward_S)
@@ -234,6 +241,9 @@ class DapoOverlong:
 
     length_max: int = 20480
     length_cache: int = 4096
+
+    def __post_init__(self) -> None:
+        self(0)  # refuses lengths that define no slope
 
     def __call__(self, length: int) -> float:
         _lengths("DapoOverlong", (length,))
@@ -277,6 +287,8 @@ class ParlReward:
                               got=f"lambda_parallel {self.lambda_parallel}, lambda_finish {self.lambda_finish}")
 
     def __call__(self, performance: float, *, parallel: float, finish: float) -> float:
+        used = (performance, *(x for c, x in ((self.lambda_parallel, parallel), (self.lambda_finish, finish)) if c))
+        _finite("ParlReward", used)
         reward = performance
         for coefficient, auxiliary in ((self.lambda_parallel, parallel), (self.lambda_finish, finish)):
             reward += coefficient * auxiliary if coefficient else 0.0
@@ -308,8 +320,9 @@ class AgentWorldReward:
     rule_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if min(self.rubric_weight, self.rule_weight) < 0 or self.rubric_weight + self.rule_weight <= 0:
-            raise RewardError("AgentWorldReward needs weights >= 0, not both 0",
+        weights = (self.rubric_weight, self.rule_weight)
+        if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
+            raise RewardError("AgentWorldReward needs finite weights >= 0, not both 0",
                               got=f"rubric {self.rubric_weight}, rule {self.rule_weight}")
 
     def __call__(self, scores: Sequence[float], *, rule_passed: bool) -> float:
@@ -353,5 +366,5 @@ def _probabilities(who: str, value_S: Sequence[float]) -> None:
 
 def _lengths(who: str, length_S: Sequence[int]) -> None:
     for length in length_S:
-        if length < 0:
-            raise RewardError(f"{who} needs lengths >= 0", got=str(length), why="a length is a count of tokens")
+        if not 0 <= length < math.inf:
+            raise RewardError(f"{who} needs finite lengths >= 0", got=str(length), why="a length is a count of tokens")

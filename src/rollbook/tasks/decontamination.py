@@ -10,13 +10,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rollbook.records import Decontamination, Overlap, RawTask, Task, canonical, digest
+from rollbook.records import Decontamination, Message, Overlap, RawTask, Task, canonical, digest
+from rollbook.tasks.units import procedural
 
+Words = tuple[str, ...]
+Found = tuple[int, int, str, float]
 WORD = re.compile(r"\w+|[^\w\s]")
 HASHES, BANDS = 128, 32            # 32 bands of 4 hashes: half of the pairs at Jaccard 0.42 are candidates, nearly all at 0.8
 PRIME = (1 << 61) - 1
@@ -45,12 +48,12 @@ class Side:
 
     @property
     def procedural(self) -> bool:
-        return all("generator" in raw.lineage for raw in self.raws)
+        return all(procedural(raw) for raw in self.raws)
 
 
 def decontaminate(train: Side, protected: Side, *, protocol: str, likeness: Likeness) -> Decontamination:
     """Compares every training task with every protected one; what to do about what is found is the caller's choice."""
-    shown, kept = [_words(task) for task in train.tasks], [_words(task) for task in protected.tasks]
+    shown, kept = [asked(task.prompt) for task in train.tasks], [asked(task.prompt) for task in protected.tasks]
     found = list(_exact(shown, kept))
     skipped: dict[str, str] = {}
     if train.procedural and protected.procedural:
@@ -73,13 +76,19 @@ def ids_hash(names: Sequence[str]) -> str:
     return digest(canonical(list(names)))
 
 
-Words = tuple[str, ...]
-Found = tuple[int, int, str, float]
-
-
-def _words(task: Task) -> Words:
+def asked(messages: Iterable[Message]) -> Words:
     """The words of what is asked, without case and typography; what comes from the recipe is the same for all tasks."""
-    text = " ".join(message.content for message in task.prompt if message.origin != "recipe")
+    return _words(" ".join(message.content for message in messages if message.origin != "recipe"))
+
+
+def near_duplicates(train: Sequence[str], protected: Sequence[str], likeness: Likeness) -> Iterator[tuple[int, int, float]]:
+    """Places of texts on the two sides that are equal or near-duplicates, with their likeness."""
+    sides = [_words(text) for text in train], [_words(text) for text in protected]
+    found = {(one, other): score for one, other, _, score in (*_near(*sides, likeness), *_exact(*sides))}
+    yield from ((*pair, score) for pair, score in sorted(found.items()))
+
+
+def _words(text: str) -> Words:
     return tuple(WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 

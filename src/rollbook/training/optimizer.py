@@ -74,8 +74,8 @@ class Optimizer:
 
         Limit: a fingerprint for records; states made to collide are not told apart.
         """
-        tensors = [value for _, value in sorted(self.state().items())]
-        norms = torch.stack([one.float().norm().double() if one.ndim else one.double() for one in tensors])
+        named = sorted(self.state().items())
+        norms = torch.stack(torch._foreach_norm([value.float() for _, value in named])).double()
         return hashlib.sha256(norms.numpy().tobytes()).hexdigest()
 
     def load(self, named: Mapping[str, Tensor]) -> None:

@@ -17,6 +17,7 @@ from reference_cases import AGGREGATES, RANDOM, RULES, Case, Learned, case, corr
 import rollbook.audit.reference as plain
 import rollbook.objectives as ro
 from rollbook.audit.reference import RecomputeError, Reference, Step, extra_terms, policy_loss, term_loss, weights
+from rollbook.objectives.corrected import uncorrectable
 from rollbook.objectives.terms import KlTerm, PositiveNll
 from rollbook.records import RollbookError
 
@@ -66,6 +67,18 @@ def test_a_corrected_objective_equals_the_learners(rule: str) -> None:
     for seed in range(40):
         objective, step = corrected(random.Random(seed), rule), case(seed)
         agree(policy_loss(stored(objective), step.step, step.weight_T), learned(objective, objective.scope, step, seed))
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_a_correction_is_refused_for_the_objectives_for_which_the_learner_refuses_it(name: str) -> None:
+    for seed in range(8):
+        inner = RANDOM[name](random.Random(seed))
+        settings = {"kind": "Corrected", "objective": stored(inner), "rule": "token_tis", "cap": 2.0, "low": None, "high": None}
+        if uncorrectable(inner) is None:
+            policy_loss(settings, case(seed).step, case(seed).weight_T)
+        else:
+            with pytest.raises(RecomputeError, match="cannot be weighted"):
+                policy_loss(settings, case(seed).step, case(seed).weight_T)
 
 
 @pytest.mark.parametrize("estimator", ["k2", "k3", "unbiased"])
@@ -137,7 +150,8 @@ AT_BOUND = {
     "GspoToken": (ro.GspoToken(**NOTHING), True),
     "R1Printed": (ro.R1Printed(**NOTHING, kl_estimator="k3", kl_aggregate="sequence_sum"), True),
     "Cispo": (ro.Cispo(**NOTHING), True),
-    "Sao, strict": (ro.Sao(**NOTHING), False),
+    "Sao, strict below": (ro.Sao(low=0.0, high=5.0), False),
+    "Sao, strict above": (ro.Sao(low=0.3, high=0.0), False),
     "Glm5Agentic, strict": (ro.Glm5Agentic(**NOTHING), False),
     "Mopd": (ro.Mopd(**NOTHING), True),
     "MimoMopd": (ro.MimoMopd(**NOTHING, alpha=0.7), True),

@@ -31,7 +31,8 @@ ALLOWED = {  # the table of the architecture
               "evaluation"},
     "recipes": {"records", "evidence"},
     "report": {"records", "evidence", "ledger"},
-    "cli": LOWER | {"orchestration", "audit", "recipes", "report", "cli_output", "cli_progress"},
+    "cli": LOWER | {"orchestration", "audit", "recipes", "report", "cli_audit", "cli_output", "cli_progress"},
+    "cli_audit": {"records", "ledger", "audit", "cli_output"},
     "cli_output": {"records", "recipes"},
     "cli_progress": {"records"},
 }

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rollbook.records import (
     AbsentComponent,
+    Acknowledgement,
     Component,
     Outcome,
     PolicyVersion,
@@ -66,7 +67,8 @@ def rows(count: int) -> tuple[list[Trace], list[Verdict], list[Outcome]]:
 
 def policy(index: int, parent: str | None) -> PolicyVersion:
     return PolicyVersion(index=index, stage="rl", weights=f"{index:02d}", parent=parent, updates=index, optimizer=None, window=(),
-                         healthy=True, acknowledged=("embedded-0",))
+                         healthy=True, published="ab", probe=None,
+                         acknowledged=(Acknowledgement(consumer="embedded-0", weights="ab"),))
 
 
 TOKENS = st.integers(-2**31, 2**31 - 1)

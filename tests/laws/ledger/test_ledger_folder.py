@@ -169,7 +169,8 @@ def test_an_object_that_a_batch_refers_to_and_that_is_missing_is_found(tmp_path:
 
     with Ledger.create(tmp_path / "run", {}) as ledger:
         tensors = ledger.put(b"tensors")
-        ledger.append(Batch(scope="s", traces=(), tensors=tensors, objective={}, terms=(), plan=(), action_tokens=0, groups=0,
+        ledger.append(Batch(scope="s", traces=(), tensors=tensors, objective={}, terms=(), plan=(),
+                            action_tokens=0, groups=0, max_length=None,
                             max_age=0, threads=1, deterministic=True, compute_dtype="float32"))
         assert ledger.verify().holds
         (ledger.root / "objects" / tensors[:2] / tensors[2:]).unlink()

@@ -115,6 +115,11 @@ def architecture(*, renormalize: bool) -> Architecture:
                         experts=6, experts_per_token=2, renormalize_experts=renormalize, eos=0, bos=0)
 
 
+def test_negative_support_counts_that_happen_to_add_up_are_refused():
+    with pytest.raises(ModelError, match="must be >= 0"):
+        Support(id_N=torch.tensor([1, 2]), count_T=torch.tensor([3, -1]))
+
+
 @pytest.mark.parametrize("renormalize", [True, False])
 def test_replaying_todays_choice_is_the_models_own_routing_to_the_last_bit(renormalize):
     a, logits_LE = architecture(renormalize=renormalize), randn(1, 5, 6, dtype=torch.float32)

@@ -95,11 +95,6 @@ def test_two_constant_groups_a_group_of_one_and_an_invalid_verdict() -> None:
     assert torch.equal(advantage_S[:3], without_S) and float(advantage_S[3]) == 0
 
 
-def test_a_kept_nan_reward_stays_visible() -> None:
-    advantage_S = credit.group_centered(torch.tensor([1.0, float("nan")]), torch.tensor([0, 0]))
-    assert bool(advantage_S.isnan().any())
-
-
 @given(batch=grouped(), seed=st.integers(0, 99))
 @FEW
 def test_permuting_rollouts_permutes_advantages(batch: tuple[Tensor, Tensor], seed: int) -> None:

@@ -11,12 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollbook.records import (
+    Acknowledgement,
     Census,
     CodecError,
     Component,
     Credit,
     Outcome,
     PolicyVersion,
+    Probe,
     RecordError,
     RewardVector,
     Scored,
@@ -45,9 +47,12 @@ VECTORS = st.builds(RewardVector, components=st.lists(st.builds(Component, name=
                                                                confidence=NUMBERS, detail=st.text())).map(tuple),
                     absent=st.just(()), composition=st.text(), composition_digest=st.text(), total=NUMBERS,
                     accuracy=st.none() | NUMBERS)
+PROBES = st.builds(Probe, token_ids=st.lists(st.integers()).map(tuple), consumer=st.lists(NUMBERS).map(tuple),
+                   trainer=st.lists(NUMBERS).map(tuple), dtype=st.text())
 POLICIES = st.builds(PolicyVersion, index=st.integers(), stage=st.text(), weights=st.text(), parent=st.none() | st.text(),
                      updates=st.integers(), optimizer=st.none() | st.text(), window=st.lists(st.text()).map(tuple),
-                     healthy=st.booleans(), acknowledged=st.lists(st.text()).map(tuple))
+                     healthy=st.booleans(), published=st.text(), probe=st.none() | PROBES,
+                     acknowledged=st.lists(st.builds(Acknowledgement, consumer=st.text(), weights=st.text())).map(tuple))
 UPDATES = st.builds(Update, batch=st.text(), index=st.integers(), tensors=st.text(), loss=NOTES, grad_norm=NUMBERS,
                     grad_clipped=st.booleans(), clip_fraction=st.none() | NUMBERS, ratio_min=st.none() | NUMBERS,
                     ratio_max=st.none() | NUMBERS, entropy_nats=st.none() | NUMBERS, kl_nats=st.none() | NUMBERS,
@@ -88,7 +93,7 @@ def test_an_id_changes_with_every_semantic_field(pair) -> None:
 def test_an_id_names_the_kind_and_hashes_the_document() -> None:
     assert content_id(Outcome(attempt="a", family="f", code="stale")).startswith("Outcome:")
     first = PolicyVersion(index=0, stage="s", weights="w", parent=None, updates=0, optimizer=None, window=(), healthy=True,
-                          acknowledged=())
+                          acknowledged=(), published="p", probe=None)
     assert content_id(first) != content_id(dataclasses.replace(first, window=("",)))
 
 
@@ -129,7 +134,7 @@ def test_an_unknown_key_is_refused_with_its_path_and_the_nearest_names() -> None
 ])
 def test_a_wrong_value_is_refused_with_its_path(change, message: str) -> None:
     document = {"index": 1, "stage": "s", "weights": "w", "parent": None, "updates": 0, "optimizer": None, "window": [],
-                "healthy": True, "acknowledged": [], **change}
+                "healthy": True, "acknowledged": [], "published": "p", "probe": None, **change}
     with pytest.raises(CodecError, match=message):
         decode(PolicyVersion, {key: value for key, value in document.items() if value is not ...})
 

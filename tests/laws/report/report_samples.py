@@ -13,6 +13,7 @@ from rollbook.models.tokenizer import byte_tokenizer
 from rollbook.recipes import load, resolve
 from rollbook.records import (
     AbsentComponent,
+    Acknowledgement,
     Budget,
     Comparison,
     Component,
@@ -108,7 +109,8 @@ class Writer:
         parent = self.version.id if self.version else None
         self.version = PolicyVersion(index=index, stage=stage, weights=f"{index:02d}" * 32, parent=parent,
                                      updates=0 if index == 0 else 2, optimizer=None, window=(), healthy=True,
-                                     acknowledged=("embedded-0:ab",))
+                                     published="ab", probe=None,
+                                     acknowledged=(Acknowledgement(consumer="embedded-0", weights="ab"),))
         self.ledger.append(self.version)
         return self.version
 
@@ -135,7 +137,8 @@ class Writer:
     def compare(self, before: str, after: str) -> Comparison:
         old, new = self.reports[before], self.reports[after]
         gain = new.accuracy.estimate - old.accuracy.estimate
-        comparison = Comparison(before=content_id(old), after=content_id(new), changed="policy", p_value=0.0213, gain=Interval(
+        comparison = Comparison(before=content_id(old), after=content_id(new), changed="policy",
+                                claim="gain", p_value=0.0213, gain=Interval(
             estimate=gain, low=gain - 0.08, high=gain + 0.07, level=0.95, method="paired bootstrap", count=len(self.tasks)))
         self.ledger.append(comparison)
         return comparison
@@ -203,8 +206,9 @@ def cold(writer: Writer) -> None:
     writer.evaluate("start_eval", [i % 4 == 0 for i in range(len(writer.tasks))])
     writer.end("start_eval", "Evaluate", first, trained=False)
     for number in range(1, 6):
-        writer.ledger.append(SftReport(stage="cold_start", step=number, demonstrations=(), tokens=900, loss_nats=2.0 / number,
-                                       grad_norm=1.0, learning_rate=1e-3))
+        writer.ledger.append(SftReport(stage="cold_start", step=number, demonstrations=(), tokens=900,
+                                       tensors=writer.ledger.put(b"tensors"), loss_nats=2.0 / number, grad_norm=1.0,
+                                       learning_rate=1e-3))
     after = writer.publish("cold_start")
     writer.end("cold_start", "Sft", first, trained=True)
     writer.evaluate("cold_eval", [None if i == 5 else i % 2 == 0 for i in range(len(writer.tasks))])

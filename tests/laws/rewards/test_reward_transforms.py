@@ -234,6 +234,35 @@ def test_agentworlds_rubric_outweighs_its_rule_nine_to_one():
         reward([], rule_passed=True)
 
 
+NOT_MEASURED = pytest.mark.parametrize("bad", [math.nan, math.inf])
+
+
+@NOT_MEASURED
+@pytest.mark.parametrize("call", [
+    lambda bad: whitened([bad, 1.0], moments([1.0, 2.0]), ddof=0),
+    lambda bad: Toggle(accuracy=0.5, period=1, first="free")([bad], [True], [1], [0], budgets={}, iteration=0),
+    lambda bad: Toggle(accuracy=0.5, period=1, first="budget")([bad], [True], [1], [0], budgets={}, iteration=0),
+    lambda bad: ParlReward(lambda_parallel=0.0, lambda_finish=0.0)(bad, parallel=0.0, finish=0.0),
+    lambda bad: ParlReward(lambda_parallel=0.5, lambda_finish=0.0)(1.0, parallel=bad, finish=0.0),
+    lambda bad: KimiK15Length(weight=1.0, start_step=0)([bad, 1], [True, True], [0, 0], step=0),
+    lambda bad: DapoOverlong()(bad),
+    lambda bad: Qwen25MathShaping()([bad], [True]),
+    lambda bad: Qwen25MathShaping(slope=bad),
+    lambda bad: AgentWorldReward(rubric_weight=bad),
+    lambda bad: AgentWorldReward(rule_weight=bad),
+])
+def test_what_was_not_measured_is_refused_by_every_transform(call, bad):
+    with pytest.raises(RewardError):
+        call(bad)
+
+
+@pytest.mark.parametrize("call", [lambda: Qwen25MathShaping(slope=-0.5), lambda: DapoOverlong(length_cache=0),
+                                  lambda: DapoOverlong(length_max=10)])
+def test_a_transform_without_a_slope_is_refused_where_it_is_made(call):
+    with pytest.raises(RewardError):
+        call()
+
+
 ENTRIES = re.findall(r"^\* .+: `(\w+)\.(\w+)\.(\w+)`;.*; `(test_\w+)`\.?$", (ROOT / "docs/papers.md").read_text(), flags=re.M)
 
 

@@ -1,12 +1,254 @@
-"""Stage 9: admission."""
+"""Stage 9: admission. Every attempt ends once, under a true code; what was accepted is what was trained."""
 
 from __future__ import annotations
 
-from rollbook.audit.detector import Detector
+from collections import Counter
+from dataclasses import dataclass, field
+
+from rollbook.audit.attempts import Distribution, Issued, Place, compared, latency_class, parse
+from rollbook.audit.detector import Detector, Row
+from rollbook.audit.index import RunIndex
+from rollbook.records import Batch, Census, Dispatch, Outcome, Scored, StageEnd, StepReport, Unscored, Verdict
+from rollbook.records.recipe import PolicyGradient
+
+SAME = 1e-9             # rewards closer than this are one reward
+LEAST = 2               # a baseline needs two scored attempts
+OF_GROUP = ("accepted", "uniform", "group_incomplete")
+STOPPED = {"truncated": ("length", "context_full"), "failed": ("failed",), "cancelled": ("cancelled",), "timed_out": ("cancelled",)}
+
+
+@dataclass(slots=True)
+class Group:
+    """What a group's members have in common: task, the codes given, scored attempts and the range of their rewards."""
+
+    task: str
+    trace: str
+    codes: set[str] = field(default_factory=set)
+    scored: int = 0
+    low: float = 0.0
+    high: float = 0.0
+
+    def add(self, code: str, verdict: Verdict | None) -> None:
+        if isinstance(verdict, Scored):
+            total = verdict.vector.total
+            self.low, self.high = (min(self.low, total), max(self.high, total)) if self.scored else (total, total)
+            self.scored += 1
+            self.codes.add(code)
+
+    def untrue(self) -> str | None:
+        """What is not true of the codes, None if all is."""
+        kinds = sorted(self.codes)
+        if len(kinds) > 1 and set(kinds) & set(OF_GROUP):
+            return f"the scored attempts of one group are {' and '.join(kinds)}"
+        code, span = (kinds or [""])[0], f"{self.scored} rewards between {self.low:g} and {self.high:g}"
+        if code == "uniform" and self.high - self.low > SAME:
+            return f"the group is called uniform and has {span}"
+        if code == "accepted" and self.high - self.low <= SAME:
+            return f"the group was accepted although its {self.scored} rewards are all {self.low:g}"
+        if code == "accepted" and self.scored < LEAST:
+            return f"the group was accepted with {self.scored} scored attempts"
+        if code == "group_incomplete" and self.scored >= LEAST:
+            return f"the group is called incomplete and has {span}"
+        return None
+
+
+@dataclass(slots=True)
+class Scope:
+    """The trajectories of one policy step that is still open: code, family, length and latency by trace id; the groups."""
+
+    rows: dict[str, tuple[str, str, int, int | None]] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    trained: set[str] = field(default_factory=set)
 
 
 class AdmissionDetector(Detector):
-    """To be written."""
+    """Matches attempts with outcomes, counts each census again, and compares the accepted with the trained."""
 
     stage, name = 9, "admission"
     absent = "no attempt was issued"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: dict[str, Issued] = {}
+        self.steps: dict[str, Scope] = {}
+        self.closed: set[str] = set()
+        self.censuses: set[str] = set()
+        self.last_census = 0
+        self.unproven: Counter[str] = Counter()
+        self.issued, self.trained = Distribution(), Distribution()
+
+    def record(self, run: RunIndex, identity: str, record: object) -> None:
+        match record:
+            case Dispatch():
+                self._dispatched(run, identity, record)
+            case Outcome():
+                self._ended(run, identity, record)
+            case Census():
+                self._census(run, identity, record)
+            case Batch():
+                self._trained(identity, record)
+            case StepReport():
+                self._close(f"{record.stage}/{record.step:06d}", identity)
+            case StageEnd():
+                for scope in [scope for scope in self.steps if scope.startswith(f"{record.stage}/")]:
+                    self._close(scope, identity)
+            case _:
+                pass
+
+    def row(self, run: RunIndex, row: Row) -> None:
+        trace, outcome = row.trace, row.outcome
+        at = self._ended(run, row.id, outcome)
+        if outcome.attempt != trace.attempt or (at is not None and at.task != trace.task):
+            self.fail(row.id, f"attempt {outcome.attempt} was issued for another task than {trace.task}",
+                      "give every trajectory the attempt and task that it was issued for")
+        self._code(row)
+        if run.table is None or not policy_stage(run, run.table):
+            return
+        scope = self.steps.setdefault(run.table, Scope())
+        length, latency = trace.action_count, latency_class(trace.observed)
+        self.issued.add(outcome.family, length, latency)
+        scope.rows[row.id] = (outcome.code, outcome.family, length, latency)
+        group = scope.groups.get(trace.group)
+        if group is None:
+            group = scope.groups[trace.group] = Group(trace.task, row.id)
+        group.add(outcome.code, row.verdict)
+        if group.task != trace.task:
+            self.fail(row.id, f"group {trace.group} holds attempts at {trace.task} and at {group.task}",
+                      "group attempts at one task only: they share a baseline")
+
+    def finish(self, run: RunIndex) -> None:
+        flying = 0
+        for one in self.open.values():
+            if not one.missing:
+                if run.complete:
+                    self.fail(one.identity, f"no census counts the {len(one.ended)} attempts of {one.dispatch.scope}",
+                              "close a census over every scope that issues attempts")
+            elif run.complete or one.seq < self.last_census:
+                self.fail(one.identity, f"{one.missing} of {len(one.ended)} attempts of {one.dispatch.scope} have no outcome",
+                          "record an outcome for every attempt, also for one that crashed or was dropped")
+            else:
+                flying += one.missing
+        if run.complete:
+            for scope in list(self.steps):
+                self._close(scope, f"{scope}")
+        if flying:
+            self.note(f"{flying} attempts are in flight")
+        if distribution := compared(self.issued, self.trained):
+            self.note(distribution)
+        if self.unproven:
+            self.note("codes that no record proves: " + ", ".join(f"{code} {count}" for code, count in sorted(self.unproven.items())))
+
+    def _dispatched(self, run: RunIndex, identity: str, record: Dispatch) -> None:
+        known = [run.tasks.get(task) for task in record.tasks]
+        lost = [task for task, found in zip(record.tasks, known, strict=True) if found is None]
+        if lost:
+            self.fail(identity, f"{len(lost)} attempts were issued for tasks that are not on record, first {lost[0]}",
+                      "record every task before it is tried")
+        if record.scope in self.open or (record.scope in self.closed and policy_stage(run, record.scope)):
+            self.fail(identity, f"the attempts of {record.scope} were issued a second time under the same names",
+                      "name every attempt once; undo an unfinished scope with a rollback before repeating it")
+        self.open[record.scope] = Issued(identity, record, tuple("?" if task is None else task.family for task in known), run.seq)
+
+    def _ended(self, run: RunIndex, where: str, outcome: Outcome) -> Place | None:
+        """Takes an attempt off those that are open."""
+        self.checked()
+        at = parse(outcome.attempt)
+        one = None if at is None else self.open.get(at.scope)
+        if at is None or one is None:
+            self.fail(where, f"{outcome.attempt} has an outcome and was never issued, or ended before",
+                      "record a Dispatch before the first token and one outcome per attempt")
+            return at
+        wrong = one.end(at)
+        if wrong is not None:
+            self.fail(where, f"{outcome.attempt} {wrong}", "record one outcome for every attempt that a Dispatch issues")
+            return at
+        if one.families[at.place] != outcome.family:
+            self.fail(where, f"{outcome.attempt} is counted in family {outcome.family}, its task is of {one.families[at.place]}",
+                      "count every attempt in the family of its task")
+        one.table = run.table or one.table
+        one.codes[outcome.family, outcome.code] += 1
+        return at
+
+    def _code(self, row: Row) -> None:
+        """Whether the trajectory and its verdict bear out the code."""
+        code, verdict, reason = row.outcome.code, row.verdict, row.trace.stop_reason
+        unscored = verdict is None or isinstance(verdict, Unscored)
+        if unscored and code in OF_GROUP:
+            self.fail(row.id, f"{row.trace.attempt} is {code} and has no reward", "give the code unscored to attempts without verdict")
+        elif code == "unscored" and not unscored:
+            self.fail(row.id, f"{row.trace.attempt} is called unscored and has a reward", "reject scored attempts under a true code")
+        elif code in STOPPED:
+            late = isinstance(verdict, Unscored) and (code, verdict.code) in (("timed_out", "timeout"), ("failed", "crash"))
+            if reason not in STOPPED[code] and not late:
+                self.fail(row.id, f"{row.trace.attempt} is called {code} and stopped with {reason}", "give attempts a true code")
+        elif code not in (*OF_GROUP, "unscored"):
+            self.unproven[code] += 1
+
+    def _census(self, run: RunIndex, identity: str, record: Census) -> None:
+        self.checked()
+        self.last_census = run.seq
+        if record.scope in self.censuses:
+            self.fail(identity, f"the census of {record.scope} comes twice", "close each scope once")
+        self.censuses.add(record.scope)
+        mine = [one for one in self.open.values() if one.table == record.scope or (one.table is None and (
+            one.dispatch.scope == record.scope or one.dispatch.scope.startswith(f"{record.scope}/")))]
+        counted: dict[str, Counter[str]] = {}
+        issued: Counter[str] = Counter()
+        flying: Counter[str] = Counter()
+        for one in mine:
+            issued += one.issued()
+            flying += one.flying()
+            for (family, code), count in one.codes.items():
+                counted.setdefault(family, Counter())[code] += count
+            del self.open[one.dispatch.scope]
+            self.closed.add(one.dispatch.scope)
+        for what, stated, found in (("issued", record.issued, issued), ("ended", record.outcomes, counted),
+                                    ("in flight", record.in_flight, flying)):
+            if _plain(stated) != _plain(found):
+                self.fail(identity, f"the census of {record.scope} says {what}: {_plain(stated)}; the dispatches and outcomes of this "
+                          f"scope say {_plain(found)}", "count a census from the dispatches and outcomes that are on record")
+        if flying and run.complete:
+            self.fail(identity, f"{sum(flying.values())} attempts of {record.scope} never ended", "record their outcomes")
+        for name, group in self.steps[record.scope].groups.items() if record.scope in self.steps else ():
+            if (untrue := group.untrue()) is not None:
+                self.fail(group.trace, f"{untrue} ({name})", "admit groups by the rule: two or more scored attempts whose rewards differ")
+
+    def _trained(self, identity: str, record: Batch) -> None:
+        step = record.scope.rpartition("/")[0]
+        scope = self.steps.setdefault(step, Scope())
+        for trace in record.traces:
+            row = scope.rows.get(trace)
+            if row is None:
+                self.fail(identity, f"{trace} was trained and is no attempt of {step}", "train on the trajectories of the step")
+            elif row[0] != "accepted":
+                self.fail(identity, f"{trace} was trained although its outcome is {row[0]}", "train on accepted attempts only")
+            elif trace in scope.trained:
+                self.fail(identity, f"{trace} was trained twice in {step}", "put each accepted attempt into one batch")
+            else:
+                self.trained.add(*row[1:])
+            scope.trained.add(trace)
+
+    def _close(self, step: str, where: str) -> None:
+        """A step is over: what was accepted and is in none of its batches was lost."""
+        scope = self.steps.pop(step, None)
+        if scope is None:
+            return
+        lost = [trace for trace, row in scope.rows.items() if row[0] == "accepted" and trace not in scope.trained]
+        if lost:
+            lengths = sorted(scope.rows[trace][2] for trace in lost)
+            self.fail(where, f"{len(lost)} attempts of {step} were accepted and not trained, first {lost[0]} "
+                      f"({lengths[0]} to {lengths[-1]} tokens)", "train on everything that is accepted, or reject it under a code")
+
+
+def policy_stage(run: RunIndex, scope: str) -> PolicyGradient | None:
+    """The policy-gradient stage that a scope belongs to, None for evaluations and selections."""
+    stage = run.recipe.settings.stages.get(scope.partition("/")[0]) if run.recipe is not None else None
+    return stage if isinstance(stage, PolicyGradient) else None
+
+
+def _plain(counts: object) -> object:
+    """Counts as a sorted plain mapping, without zeros."""
+    if isinstance(counts, int) or not hasattr(counts, "items"):
+        return counts
+    kept = {key: _plain(value) for key, value in sorted(counts.items())}
+    return {key: value for key, value in kept.items() if value}

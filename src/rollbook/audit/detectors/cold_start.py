@@ -1,12 +1,187 @@
-"""Stage 5: cold start."""
+"""Stage 5: cold start. Nothing is imitated but what the policy itself would have said."""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from safetensors.numpy import load
+
 from rollbook.audit.detector import Detector
+from rollbook.audit.index import RunIndex
+from rollbook.audit.ownership import NotRendered, Owned, owned
+from rollbook.records import Demonstration, SftReport
+from rollbook.records.recipe import Sft
+from rollbook.rewards import format_gate
+from rollbook.rewards.numbers import compare
+
+WEIGHT_TOLERANCE = 1e-6        # relative: weights are float32
+RENDER = "render demonstrations from their messages and label each token by the role that wrote it"
+ZERO = "give loss weight to the policy's own turns only"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is kept of a demonstration: a hash of its tokens, their number, and whose they are."""
+
+    ids: bytes
+    length: int
+    owned: Owned
 
 
 class ColdStartDetector(Detector):
-    """To be written."""
+    """Ownership is derived again from roles by rendering; the tensors that a supervised step used are held against it."""
 
     stage, name = 5, "cold start"
     absent = "no stage imitates demonstrations"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[str, Known | None] = {}
+        self.authors: Counter[str] = Counter()
+        self.trained: set[str] = set()
+        self.steps: Counter[str] = Counter()
+        self.spelled = 0
+
+    def record(self, run: RunIndex, identity: str, record: object) -> None:
+        if isinstance(record, Demonstration):
+            self.checked()
+            self.authors[f"{record.author} ({record.validation})"] += 1
+            self._stated(run, identity, record)
+            self.known[identity] = self._owned(run, identity, record)
+        elif isinstance(record, SftReport):
+            self.checked()
+            self.steps[record.stage] += 1
+            self._trained(run, identity, record)
+
+    def finish(self, run: RunIndex) -> None:
+        if run.recipe is not None and run.complete:
+            for name, stage in run.recipe.settings.stages.items():
+                if isinstance(stage, Sft) and self.steps[name] != stage.steps:
+                    self.fail(f"stage {name}", f"{self.steps[name]} supervised steps are on record, the recipe asks for "
+                              f"{stage.steps}", "record every supervised step with its tensors")
+        if self.known:
+            unused = len(self.known) - len(self.trained)
+            self.note(f"{len(self.known)} demonstrations, {unused} of them not trained" if unused else
+                      f"{len(self.known)} demonstrations, all trained")
+            self.note("authors: " + ", ".join(f"{name} {count}" for name, count in sorted(self.authors.items())))
+        if self.spelled:
+            self.note(f"{self.spelled} demonstrations spell their prompt in other tokens than the tokenizer's")
+
+    def _stated(self, run: RunIndex, identity: str, record: Demonstration) -> None:
+        """Author and validation are there, and a validated answer is right where it can be compared."""
+        for name in ("author", "validation"):
+            if not getattr(record, name).strip():
+                self.fail(identity, f"the demonstration states no {name}", f"record the {name} of every demonstration")
+        if run.sides.get(record.task) == "heldout":
+            self.fail(identity, f"it demonstrates {record.task}, which is held out", "demonstrate training tasks only")
+        task = run.tasks.get(record.task)
+        if task is None or record.validation == "none" or task.predicate != "math.equivalent":
+            return
+        answer = format_gate(record.messages[-1].content).answer
+        if answer is None or compare(answer, task.reference) is False:
+            self.fail(identity, f"validation says {record.validation!r}, but the demonstrated answer is {answer!r} "
+                      f"and the reference {task.reference!r}", "validate demonstrations against the reference before they train")
+
+    def _owned(self, run: RunIndex, identity: str, record: Demonstration) -> Known | None:
+        """Ownership from the roles, held against `owners`; None where it cannot be derived."""
+        tokenizer = run.tokenizer
+        if tokenizer is None:
+            self.fail(identity, "the run kept no tokenizer, so that ownership cannot be derived again",
+                      "record the TokenizerFile before the first demonstration")
+            return None
+        for name, stated, own in (("tokenizer", record.tokenizer, tokenizer.digest),
+                                  ("template", record.template, tokenizer.template_digest)):
+            if stated != own:
+                self.fail(identity, f"it was rendered with {name} {stated[:12]}, the run's is {own[:12]}",
+                          "render demonstrations with the tokenizer and template that the policy is prompted with")
+        try:
+            found = owned(record.messages, record.token_ids, tokenizer)
+        except NotRendered as error:
+            self.fail(identity, f"the tokens are not the rendered messages: {error}", RENDER)
+            return None
+        self.spelled += not found.reencoded
+        wanted, stated_T = mask(found, len(record.token_ids)), stated_mask(record)
+        wrong = np.flatnonzero(wanted != stated_T)
+        if len(wrong):
+            at = int(wrong[0])
+            whose = f"the {found.role_at(at)}'s" if not wanted[at] else "the policy's"
+            said = "the policy's" if stated_T[at] else "somebody else's"
+            self.fail(identity, f"{len(wrong)} tokens have the wrong owner: token {at} ({tokenizer.token_text(record.token_ids[at])!r}"
+                      f") is {whose} by the roles of the messages and {said} by `owners`", RENDER)
+        return Known(hashed(np.array(record.token_ids, dtype=np.int32)), len(record.token_ids), found)
+
+    def _trained(self, run: RunIndex, identity: str, report: SftReport) -> None:
+        missing = [one for one in report.demonstrations if one not in self.known]
+        if missing:
+            self.fail(identity, f"step {report.step} of {report.stage} trained {len(missing)} demonstrations that are not on "
+                      f"record, first {missing[0]}", "record every demonstration before it trains")
+            return
+        self.trained.update(report.demonstrations)
+        known = [self.known[one] for one in report.demonstrations]
+        if any(one is None for one in known):
+            return                                  # the demonstration has failed already
+        given = load(run.ledger.get(report.tensors))
+        self._tensors(identity, report, [one for one in known if one is not None], given)
+
+    def _tensors(self, identity: str, report: SftReport, known: list[Known], given: dict[str, np.ndarray]) -> None:
+        if not {"token_ids", "length", "weight"} <= set(given):
+            self.fail(identity, f"the tensors of the step lack token_ids, length or weight: {', '.join(sorted(given))}",
+                      "store what the learner saw and the weight of every token")
+            return
+        lengths = [one.length for one in known]
+        ids, weight = given["token_ids"].astype(np.int32), given["weight"]
+        if given["length"].tolist() != lengths or len(ids) != sum(lengths) or len(weight) != len(ids):
+            self.fail(identity, f"{len(ids)} tokens and {len(weight)} weights in {given['length'].tolist()[:4]}.. were trained, "
+                      f"the demonstrations have {sum(lengths)} in {lengths[:4]}..", "train the demonstrations as they are recorded")
+            return
+        policy = sum(int(mask(one.owned, one.length).sum()) for one in known)
+        if report.tokens != policy:
+            self.fail(identity, f"the step reports {report.tokens} trained tokens, the policy's turns have {policy}",
+                      "count the policy's own tokens")
+        start = 0
+        for name, one in zip(report.demonstrations, known, strict=True):
+            here = slice(start, start + one.length)
+            start += one.length
+            if hashed(ids[here]) != one.ids:
+                self.fail(identity, f"the tokens that were trained are not those of {name}", "train the recorded tokens")
+            elif not self._weights(identity, name, one, (weight[here], policy)):
+                return
+
+    def _weights(self, identity: str, name: str, one: Known, given: tuple[np.ndarray, int]) -> bool:
+        """Zero outside the policy's turns, one share of the mean inside them."""
+        weight, policy = given
+        own = mask(one.owned, one.length)
+        outside = np.flatnonzero((weight != 0) & ~own)
+        if len(outside):
+            at = int(outside[0])
+            self.fail(identity, f"{len(outside)} tokens outside the policy's turns carry loss weight: token {at} of {name}, "
+                      f"{one.owned.role_at(at)} text, weight {weight[at]:.3g}", ZERO)
+            return False
+        inside = np.flatnonzero(own & ~(np.abs(weight * policy - 1) <= WEIGHT_TOLERANCE))
+        if len(inside):
+            at = int(inside[0])
+            self.fail(identity, f"{len(inside)} of the policy's tokens do not weigh 1/{policy}: token {at} of {name} weighs "
+                      f"{weight[at]:.3g}", "average over the policy's tokens of the whole batch")
+            return False
+        return True
+
+
+def mask(found: Owned, length: int) -> np.ndarray:
+    """True for the policy's tokens."""
+    own = np.zeros(length, dtype=bool)
+    for start, end in found.spans:
+        own[start:end] = True
+    return own
+
+
+def stated_mask(record: Demonstration) -> np.ndarray:
+    """True for the tokens that `owners` gives to the policy."""
+    return np.repeat([span.owner == "policy" for span in record.owners], [span.length for span in record.owners])
+
+
+def hashed(ids: np.ndarray) -> bytes:
+    """128 bits over token ids as int32."""
+    return hashlib.sha256(ids.tobytes()).digest()[:16]

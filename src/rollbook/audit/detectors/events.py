@@ -1,12 +1,182 @@
-"""Stage 7: events."""
+"""Stage 7: events. What was sampled is what was recorded and what was trained, token by token."""
 
 from __future__ import annotations
 
-from rollbook.audit.detector import Detector
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from rollbook.audit.detector import Detector, Row, StoredStep
+from rollbook.audit.index import RunIndex
+from rollbook.audit.sampling import Sample
+from rollbook.records import Trace, sampled_hash
+
+HASHING = "embedded"       # engines whose name begins so give a hash of every turn
+KEEP = "carry the ids, log-probs and versions that the engine returned through to the batch; never tokenise text again"
+PACKED = ("token_ids", "seq", "length", "behavior", "version")
 
 
 class EventsDetector(Detector):
-    """To be written."""
+    """Every turn against the hash its engine made of it, every batch against its trajectories, the text on a sample."""
 
     stage, name = 7, "events"
     absent = "the run holds no trajectory"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sample = Sample(whole=2048, every=16)
+        self.rows = self.unhashed = self.reencoded = self.several = 0
+        self.batches = self.gone = 0
+        self.prompts: dict[str, tuple[int, ...]] = {}
+
+    def row(self, run: RunIndex, row: Row) -> None:
+        self.checked()
+        self.rows += 1
+        trace = row.trace
+        problem = misordered(trace) or unpublished(run, trace)
+        if problem:
+            self.fail(row.id, problem, "record segments as they came, each with the published version that made it")
+        self._hashes(run, row)
+        if self.sample.takes(row.id):
+            self._text(run, row)
+
+    def step(self, run: RunIndex, step: StoredStep) -> None:
+        """The batch's sequences, one after the other, are the policy's tokens of its trajectories."""
+        self.checked()
+        self.batches += 1
+        held = [run.recent.get(identity) for identity in step.batch.traces]
+        missing = [identity for identity, one in zip(step.batch.traces, held, strict=True) if one is None]
+        if missing and len(run.recent.held) >= self.rows:
+            self.fail(step.batch_id, f"it trains {len(missing)} trajectories that are not on record, first {missing[0]}", KEEP)
+        elif missing:
+            self.gone += len(missing)
+        if absent := [name for name in PACKED if name not in step.given]:
+            self.fail(step.batch_id, f"its tensors lack {', '.join(absent)}", "store the batch as the learner used it")
+            return
+        traces = [None if one is None else one[0] for one in held]
+        for problem in packed_otherwise(traces, step.batch.traces, step.given):
+            self.fail(step.batch_id, problem, KEEP)
+            break
+
+    def finish(self, run: RunIndex) -> None:
+        if self.rows:
+            self.note(f"text decoded again for {self.sample.share} trajectories, {self.reencoded} of them would be tokenised "
+                      "in another way")
+        if self.batches:
+            self.note(f"{self.batches} batches compared with their trajectories")
+        if self.gone:
+            self.note(f"{self.gone} trained trajectories lay too far back to be compared")
+        if self.unhashed:
+            self.note(f"the engine gave no hash for {self.unhashed} trajectories: that their ids are the engine's is not shown")
+        if self.several:
+            self.note(f"{self.several} trajectories of several turns: their text was not compared")
+
+    def _hashes(self, run: RunIndex, row: Row) -> None:
+        turns = tuple(row.trace.turns)
+        stated = row.trace.sampled
+        if not stated:
+            self.unhashed += 1
+            if turns and self._hashing(run, turns[0][0].version):
+                self.fail(row.id, "it carries no hash of what was sampled, although its engine makes one",
+                          "keep the engine's hash with the trajectory")
+            return
+        if len(stated) != len(turns):
+            self.fail(row.id, f"{len(stated)} hashes for {len(turns)} turns of the policy", "one hash of the engine for each turn")
+            return
+        for number, (turn, wanted) in enumerate(zip(turns, stated, strict=True)):
+            ids = [token for segment in turn for token in segment.token_ids]
+            logps = [value for segment in turn for value in segment.logps or ()]
+            versions = [segment.version or 0 for segment in turn for _ in segment.token_ids]
+            found = sampled_hash(ids, logps, versions)
+            if found != wanted:
+                self.fail(row.id, f"turn {number + 1} of {row.trace.attempt} is not what the engine sampled: its {len(ids)} ids, "
+                          f"log-probs and versions hash to {found[:12]}, the engine's hash is {wanted[:12]}", KEEP)
+                return
+
+    def _hashing(self, run: RunIndex, version: int | None) -> bool:
+        held = None if version is None else run.versions.get(version)
+        return held is not None and any(one.consumer.startswith(HASHING) for one in held.acknowledged)
+
+    def _text(self, run: RunIndex, row: Row) -> None:
+        """The text is the decoded ids; the prompt is the rendered task."""
+        trace, tokenizer = row.trace, run.tokenizer
+        if tokenizer is None:
+            return
+        turns = tuple(trace.turns)
+        if len(turns) > 1:
+            self.several += 1
+        elif turns:
+            ids = tuple(token for segment in turns[0] for token in segment.token_ids)
+            decoded = tokenizer.decode(ids)
+            if decoded != trace.text:
+                at = next((i for i, (a, b) in enumerate(zip(decoded, trace.text, strict=False)) if a != b),
+                          min(len(decoded), len(trace.text)))
+                self.fail(row.id, f"its text is not what its ids spell: from character {at} on {trace.text[at:at + 20]!r} for "
+                          f"{decoded[at:at + 20]!r}", "keep the decoded ids as the text")
+            self.reencoded += tokenizer.encode(trace.text) != (ids[:-1] if ids[-1:] and ids[-1] in tokenizer.stop_ids else ids)
+        task = run.tasks.get(trace.task)
+        if task is None or trace.segments[0].owner == "policy":
+            return
+        if trace.task not in self.prompts:
+            self.prompts = {trace.task: tokenizer.prompt(task.prompt)}      # attempts at a task stand together
+        if trace.prompt_ids != self.prompts[trace.task]:
+            self.fail(row.id, f"its prompt of {len(trace.prompt_ids)} tokens is not the rendered prompt of {trace.task[:17]}",
+                      "render the task's own messages with the recorded template")
+
+
+def misordered(trace: Trace) -> str:
+    """What is wrong with the order of the segments; empty when nothing is."""
+    if not trace.segments or trace.segments[0].owner == "policy":
+        return "it does not begin with what the policy was shown"
+    previous = trace.segments[0]
+    for segment in trace.segments[1:]:
+        if not segment.token_ids:
+            return f"a segment of the {segment.owner} is empty"
+        if segment.owner == previous.owner == "policy" and not (segment.version or 0) > (previous.version or 0):
+            return f"version {segment.version} follows version {previous.version} within one turn"
+        previous = segment
+    return ""
+
+
+def unpublished(run: RunIndex, trace: Trace) -> str:
+    """A version that was not published before the trajectory; empty when all were."""
+    for segment in trace.policy_segments:
+        if segment.version not in run.versions:
+            return f"version {segment.version} made some of its tokens, which was not published before"
+    return ""
+
+
+def packed_otherwise(traces: list[Trace | None], names: tuple[str, ...], given: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """In what the packed sequences differ from their trajectories; a trajectory that is gone is passed over."""
+    length, token = given["length"], given["token_ids"]
+    if len(length) != len(traces) or int(length.sum()) != len(token):
+        yield f"{len(length)} lengths of {int(length.sum())} tokens for {len(traces)} trajectories and {len(token)} tokens"
+        return
+    if any(len(given[name]) != len(token) for name in ("seq", "behavior", "version")):
+        yield "seq, behavior and version are not as long as token_ids"
+        return
+    if not np.array_equal(given["seq"], np.repeat(np.arange(len(traces)), length)):
+        yield "its tokens are not numbered by their sequences"
+    end = np.cumsum(length)
+    for trace, name, start, stop in zip(traces, names, end - length, end, strict=True):
+        if trace is not None:
+            yield from _sequence(trace, name, {key: given[key][start:stop] for key in ("token_ids", "behavior", "version")})
+
+
+def _sequence(trace: Trace, name: str, found: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """In what one packed sequence differs from its trajectory."""
+    segments = tuple(trace.policy_segments)
+    count = trace.action_count
+    if len(found["token_ids"]) != count:
+        yield f"{name} has {count} tokens of the policy, {len(found['token_ids'])} were trained"
+        return
+    wanted = {"token_ids": np.array([token for segment in segments for token in segment.token_ids], dtype=np.int64),
+              "behavior": np.array([value for segment in segments for value in segment.logps or ()], dtype=np.float32),
+              "version": np.repeat([segment.version for segment in segments], [len(s.token_ids) for s in segments])}
+    words = {"token_ids": "ids", "behavior": "log-probs at sampling", "version": "policy versions"}
+    for key, values in wanted.items():
+        wrong = np.flatnonzero(found[key] != values)
+        if len(wrong):
+            at = int(wrong[0])
+            yield (f"{len(wrong)} of {count} {words[key]} of {name} are not the sampled ones: token {at} is {found[key][at]:.6g} "
+                   f"in the batch and {values[at]:.6g} in the trajectory")

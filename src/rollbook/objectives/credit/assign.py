@@ -11,6 +11,7 @@ from typing import assert_never
 import torch
 from torch import Tensor
 
+from rollbook.objectives.checks import check_flags, check_index, check_packed, check_same_shape
 from rollbook.objectives.core import Unstated, number_ids
 from rollbook.objectives.credit import rules
 from rollbook.objectives.credit.batch import batch_normalized, minibatch_standardized, moments
@@ -47,6 +48,22 @@ class Measured:
     step_seq_K: Tensor | None = None
     step_T: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        check_packed(self.seq_T)
+        check_same_shape("Measured", **self._given("reward_S", "group_S", "keep_S", "minibatch_S", "bootstrap_S", "length_S"))
+        if self.keep_S is not None:
+            check_flags("Measured", "keep_S", self.keep_S, self.group_S)
+        check_same_shape("Measured", **self._given("seq_T", "kl_T", "value_T", "log_ratio_T", "step_T"))
+        check_same_shape("Measured", **self._given("step_reward_K", "step_state_K", "step_seq_K"))
+        check_index("Measured", "seq_T", self.seq_T, self.reward_S.shape[0])
+        if self.step_seq_K is not None:
+            check_index("Measured", "step_seq_K", self.step_seq_K, self.reward_S.shape[0])
+            if self.step_T is not None:
+                check_index("Measured", "step_T", self.step_T, self.step_seq_K.shape[0])
+
+    def _given(self, *names: str) -> dict[str, Tensor]:
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
     def need(self, rule: object, name: str) -> Tensor:
         value: Tensor | None = getattr(self, name)
         if value is None:
@@ -62,8 +79,18 @@ class Measured:
         """Which sequences count."""
         if self.keep_S is None:
             return torch.ones_like(self.group_S, dtype=torch.bool)
-        check_groups(self.reward_S, self.group_S, self.keep_S)
         return self.keep_S
+
+    def scored(self) -> Measured:
+        """The same with dropped sequences' rewards as 0, which nothing may depend on; refuses kept ones that are not finite."""
+        check_groups(self.reward_S, self.group_S, self.keep_S)
+        if self.keep_S is None:
+            return self
+        step_reward_K = self.step_reward_K
+        if step_reward_K is not None and self.step_seq_K is not None:
+            step_reward_K = torch.where(self.keep_S[self.step_seq_K], step_reward_K, torch.zeros_like(step_reward_K))
+        reward_S = torch.where(self.keep_S, self.reward_S, torch.zeros_like(self.reward_S))
+        return replace(self, reward_S=reward_S, step_reward_K=step_reward_K)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +107,13 @@ class Credited:
 
 
 def assign_credit(rule: rules.Credit | Unstated, batch: Measured) -> Credited:
-    """Advantages of one batch under `rule`; refuses an `Unstated` one.
+    """Advantages of one batch under `rule`; refuses an `Unstated` one, and a kept reward that is not finite.
 
     Example: assign_credit(GroupCentered(), Measured(reward_S=tensor([1., 0.]), group_S=tensor([7, 7]), seq_T=tensor([0, 0, 1])))
         .advantage_T -> [0.5, 0.5, -0.5]
     """
+    if not isinstance(rule, rules.FromTeacher):  # which reads no reward
+        batch = batch.scored()
     match rule:
         case Unstated():
             raise rule.refuse("assign_credit")

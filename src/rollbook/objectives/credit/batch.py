@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_std
+from rollbook.objectives.checks import check_flags, check_scored, check_std, check_tensor
 from rollbook.objectives.errors import ObjectiveError
 
 
@@ -61,7 +61,7 @@ def minibatch_standardized(advantage_S: Tensor, *, eps: float, ddof: int, keep_S
     zeros would shrink the std.
     """
     check_std("minibatch_standardized", eps, ddof)
-    _check_keep(advantage_S, keep_S)
+    _check("minibatch_standardized", advantage_S, keep_S)
     stats = moments(advantage_S, keep_S)
     kept_S = torch.ones_like(advantage_S, dtype=torch.bool) if keep_S is None else keep_S
     scaled_S = advantage_S / (stats.std(ddof=ddof) + eps)
@@ -76,7 +76,7 @@ def batch_normalized(
     `population` are moments merged over ranks, in place of this vector's own. Equal values get exactly 0.
     """
     check_std("batch_normalized", eps, ddof)
-    _check_keep(advantage, keep)
+    _check("batch_normalized", advantage, keep)
     stats = moments(advantage, keep) if population is None else population
     zero = torch.zeros_like(advantage)
     standardized = (advantage - stats.mean) / (stats.std(ddof=ddof) + eps)
@@ -84,11 +84,11 @@ def batch_normalized(
     return torch.where(kept & (stats.most != stats.least), standardized, zero)
 
 
-def _check_keep(advantage: Tensor, keep: Tensor | None) -> None:
-    if keep is not None and (keep.dtype != torch.bool or keep.shape != advantage.shape):
-        raise ObjectiveError(
-            "keep must be one boolean per advantage",
-            got=f"{keep.dtype} of shape {tuple(keep.shape)} for shape {tuple(advantage.shape)}",
-            why="it says which entries count",
-            fix="pass a boolean vector or None",
-        )
+def _check(who: str, advantage: Tensor, keep: Tensor | None) -> None:
+    check_tensor(who, "advantage", advantage)
+    if not advantage.is_floating_point():
+        got = str(advantage.dtype)
+        raise ObjectiveError(f"{who} needs float advantages", got=got, why="it divides by a std", fix="use .double()")
+    if keep is not None:
+        check_flags(who, "keep", keep, advantage)
+    check_scored(who, "advantage", advantage, keep)

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_packed, check_positive, check_reaches, check_same_shape
+from rollbook.objectives.checks import (
+    check_at_most,
+    check_packed,
+    check_positive,
+    check_reaches,
+    check_same_shape,
+    check_scored,
+    check_tensor,
+)
 from rollbook.objectives.errors import ObjectiveError
 
 
@@ -39,6 +47,10 @@ def token_rewards(terminal_S: Tensor, kl_T: Tensor | None, seq_T: Tensor, *, bet
         )
     check_packed(seq_T)
     check_reaches("token_rewards", "terminal_S", terminal_S, int(seq_T.max()) + 1 if seq_T.numel() else 0)
+    if not terminal_S.is_floating_point():
+        got = str(terminal_S.dtype)
+        raise ObjectiveError("token_rewards needs float rewards", got=got, why="integers cut advantages", fix="use .double()")
+    check_scored("token_rewards", "terminal_S", terminal_S)
     if kl_T is not None:
         check_same_shape("token_rewards", kl_T=kl_T, seq_T=seq_T)
     reward_T = torch.zeros_like(seq_T, dtype=terminal_S.dtype) if kl_T is None or beta is None else -beta * kl_T.detach()
@@ -97,6 +109,11 @@ def length_adaptive_lambda(length_S: Tensor, *, alpha: float, floor: float | Non
     empty sequence counts as length 1.
     """
     check_positive("length_adaptive_lambda", alpha=alpha)
+    check_tensor("length_adaptive_lambda", "length_S", length_S)
+    if bool((length_S < 0).any()):
+        raise ObjectiveError("length_S must be >= 0", got=str(length_S.tolist()), why="it counts tokens", fix="count them")
+    if floor is not None:
+        check_at_most("length_adaptive_lambda", 1, floor=floor)
     lam_S = 1 - 1 / (alpha * length_S.clamp(min=1).to(torch.float64))
     return lam_S if floor is None else lam_S.clamp(min=floor)
 
@@ -108,6 +125,9 @@ def segment_discount(
 
     A sequence is a segment; `order_S` is its place in its trajectory. One segment, or gamma lam = 1, changes nothing.
     """
+    check_same_shape("segment_discount", advantage_T=advantage_T, seq_T=seq_T)
+    check_same_shape("segment_discount", length_S=length_S, trajectory_S=trajectory_S, order_S=order_S)
+    check_reaches("segment_discount", "length_S", length_S, int(seq_T.max()) + 1 if seq_T.numel() else 0)
     later_SS = (trajectory_S[:, None] == trajectory_S[None, :]) & (order_S[None, :] > order_S[:, None])
     after_S = (later_SS.to(torch.float64) * length_S.to(torch.float64)[None, :]).sum(1)
     return advantage_T * torch.pow(gamma * lam, after_S).to(advantage_T.dtype)[seq_T]
@@ -132,3 +152,4 @@ def _check_aligned(reward_T: Tensor, value_T: Tensor, seq_T: Tensor) -> None:
             fix="convert them with .float() or .double()",
         )
     check_packed(seq_T)
+    check_scored("gae", "reward_T", reward_T)

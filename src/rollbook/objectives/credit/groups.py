@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_std, check_tensor
+from rollbook.objectives.checks import check_flags, check_scored, check_std, check_tensor
 from rollbook.objectives.core import number_ids
 from rollbook.objectives.errors import ObjectiveError
 
@@ -85,7 +85,7 @@ def leave_one_out(reward_S: Tensor, group_S: Tensor, *, keep_S: Tensor | None = 
 
 
 def check_groups(reward_S: Tensor, group_S: Tensor, keep_S: Tensor | None) -> None:
-    """Refuse rewards and groups that do not belong together."""
+    """Refuse rewards and groups that do not belong together, and kept rewards that are not finite."""
     check_tensor("credit", "reward_S", reward_S)
     check_tensor("credit", "group_S", group_S)
     if reward_S.dim() != 1 or not reward_S.is_floating_point():
@@ -102,10 +102,6 @@ def check_groups(reward_S: Tensor, group_S: Tensor, keep_S: Tensor | None) -> No
             why="groups are ids that travel with their sequence",
             fix="pass the group id of every sequence",
         )
-    if keep_S is not None and (keep_S.shape != reward_S.shape or keep_S.dtype != torch.bool):
-        raise ObjectiveError(
-            "keep_S must be one boolean per sequence",
-            got=f"{keep_S.dtype} of shape {tuple(keep_S.shape)} for {reward_S.shape[0]} rewards",
-            why="it says which sequences count",
-            fix="pass a boolean vector or None",
-        )
+    if keep_S is not None:
+        check_flags("credit", "keep_S", keep_S, reward_S)
+    check_scored("credit", "reward_S", reward_S, keep_S)

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rollbook.objectives.checks import check_choice, check_reaches, check_same_shape
 from rollbook.objectives.core import number_ids
 from rollbook.objectives.credit.batch import batch_normalized
 from rollbook.objectives.credit.gae import discounted_sum
@@ -26,7 +27,10 @@ def process_rewards(
 
     `end_K` is the position in the packed vector of the step's last token, `seq_K` its sequence.
     """
-    if bool((seq_T[end_K] != seq_K).any()):
+    check_same_shape("process_rewards", reward_K=reward_K, seq_K=seq_K, end_K=end_K)
+    check_reaches("process_rewards", "group_S", group_S, int(seq_T.max()) + 1 if seq_T.numel() else 0)
+    inside = bool(((end_K >= 0) & (end_K < seq_T.shape[0])).all())
+    if not inside or bool((seq_T[end_K] != seq_K).any()):
         raise ObjectiveError(
             "process_rewards: a step must end inside its own sequence",
             got=f"ends {end_K.tolist()} for sequences {seq_K.tolist()}",
@@ -53,6 +57,8 @@ def step_groups(
     `state_K` is a hash of the environment state without step counters; visits count across trajectories and time steps, also
     repeated ones. A state visited once gets exactly 0, as do visits outside `keep_K`. F is the visits' std + eps, or 1.
     """
+    check_choice("step_groups", "normalizer", normalizer, ("std", "one"))
+    check_same_shape("step_groups", return_K=return_K, state_K=state_K, group_K=group_K)
     anchor_K = number_ids(torch.stack([group_K, state_K], dim=1))[0]
     if normalizer == "one":
         return group_centered(return_K, anchor_K, keep_S=keep_K)
