@@ -88,13 +88,13 @@ def test_a_gain_of_a_kinder_judge_is_caught(warm, tmp_path, monkeypatch):
     assert_caught(run, 13, record="EvalReport", evidence="the protocol's judge")
 
 
-@pytest.mark.fault(stage=13, injection="hard items are left out of the later evaluation")
+@pytest.mark.fault(stage=13, injection="evaluations leave out items of their protocol")
 def test_an_evaluation_that_leaves_out_tasks_is_caught(warm, tmp_path, monkeypatch):
     real = stages._protocol
 
     def fewer(session, sampling, tasks, named):
         made = real(session, sampling, tasks, named)
-        return dataclasses.replace(made, tasks=made.tasks[:-4]) if named[0] == "heldout" and len(session.versions) > 3 else made
+        return dataclasses.replace(made, tasks=made.tasks[:-4]) if named[0] == "heldout" else made
 
     with monkeypatch.context() as m:
         m.setattr(stages, "_protocol", fewer)

@@ -51,7 +51,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReplayed:
-    """A training stage as far as it was computed again; `weights` hashes what it led to, `ended` is False where it is still open."""
+    """A training stage as far as it was computed again; `weights` hashes what it led to, `ended` is False where it is open."""
 
     stage: str
     updates: int
@@ -63,14 +63,17 @@ class StageReplayed:
 class ReplayReport:
     """What came out. `exact`: equal bits were asked for; otherwise `tolerance` is what was allowed and `largest` what was seen.
 
+    `same_bits`: every hash and every number came out as recorded, whether or not that was asked for.
+
     `mismatches` are those of the first update that differs, nothing after it was computed. `unlike` says what is not as it was.
 
-    Example: ReplayReport(run="a", exact=True, threads=2, dtype="bfloat16", unlike=(), tolerance=None, largest={},
+    Example: ReplayReport(run="a", exact=True, same_bits=True, threads=2, dtype="bfloat16", unlike=(), tolerance=None, largest={},
         stages=(StageReplayed(stage="rl", updates=60, weights="ab..", ended=True),), mismatches=(), notes=())
     """
 
     run: str
     exact: bool
+    same_bits: bool
     threads: int
     dtype: str
     unlike: tuple[Unlike, ...]
@@ -142,8 +145,8 @@ class Replay:
         if self.now is not None:
             self._leave(ended=False)
         exact = self.ruler.exact
-        return ReplayReport(run=self.ledger.root.name, exact=exact, threads=self.threads, dtype=_name(self.dtype),
-                            unlike=self.unlike, tolerance=None if exact else self.ruler.tolerance,
+        return ReplayReport(run=self.ledger.root.name, exact=exact, same_bits=not self.ruler.off, threads=self.threads,
+                            dtype=_name(self.dtype), unlike=self.unlike, tolerance=None if exact else self.ruler.tolerance,
                             largest=dict(self.ruler.largest), stages=tuple(self.done), mismatches=tuple(self.ruler.found),
                             notes=tuple(self.notes))
 

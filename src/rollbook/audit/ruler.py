@@ -52,6 +52,7 @@ class Ruler:
         self.exact, self.tolerance = exact, tolerance
         self.found: list[Mismatch] = []
         self.largest: dict[str, float] = {}
+        self.off = 0
         self._where = ("", "", "")
 
     def at(self, stage: str, place: str, record: str) -> None:
@@ -65,14 +66,17 @@ class Ruler:
 
     def hash(self, name: str, recorded: str | None, computed: str) -> None:
         """A hash of weights or optimizer state; compared only where equal bits are asked for."""
-        if self.exact and recorded is not None and recorded != computed:
-            self.say(name, recorded[:16], computed[:16], "")
+        if recorded is not None and recorded != computed:
+            self.off += 1
+            if self.exact:
+                self.say(name, recorded[:16], computed[:16], "")
 
     def number(self, name: str, recorded: float | None, computed: float, slack: float, *, share: bool = True) -> None:
         """A number; `slack` is what it may be off by elsewhere, as a share of it or (`share` False) also absolutely."""
         if recorded is None:
             return
         off = abs(recorded - computed)
+        self.off += off != 0
         self._keep(name, off / max(abs(recorded), 1e-12) if share else off)
         room = 0.0 if self.exact else slack * abs(recorded) + (0.0 if share else slack)
         if not off <= room:
@@ -89,6 +93,7 @@ class Ruler:
             return
         if torch.equal(recorded, computed):
             return
+        self.off += 1
         off = (recorded.double() - computed.double()).abs()
         mean = float(off.mean())
         self._keep(name, mean)
@@ -108,18 +113,20 @@ class Ruler:
         other = [name for name in named if not torch.equal(recorded[name], named[name])]
         if not other:
             return
+        self.off += 1
         apart = sum(float((recorded[name].double() - named[name].double()).square().sum()) for name in other) ** 0.5
         self._keep("displacement", apart / max(way, 1e-12))
         if self.exact or not apart <= self.tolerance.displacement * way:
             first = other[0]
             off = (recorded[first].double() - named[first].double()).abs()
             self.say(first, "another tensor", "another tensor",
-                     f"{len(other)} of {len(named)} parameters differ; {int((off > 0).sum())} of {off.numel()} values of this one, by "
-                     f"{float(off.max()):.3g} at most; distance {apart:.3g} on a way of {way:.3g}")
+                     f"{len(other)} of {len(named)} parameters differ; {int((off > 0).sum())} of {off.numel()} values of this one, "
+                     f"by {float(off.max()):.3g} at most; distance {apart:.3g}" + (f" on a way of {way:.3g}" if way else ""))
 
     def say(self, name: str, recorded: str, computed: str, detail: str) -> None:
         """Notes a mismatch at the present place."""
         stage, place, record = self._where
+        self.off += 1
         self.found.append(Mismatch(stage=stage, place=place, record=record, tensor=name, recorded=recorded, computed=computed,
                                    detail=detail))
 

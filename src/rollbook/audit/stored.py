@@ -36,11 +36,13 @@ def members(ledger: Ledger, table: Event | None, batch: Batch) -> tuple[Experien
     return tuple(held[name] for name in batch.traces)
 
 
-def rebuilt(found: Sequence[Experience], credit: Credit, objective: Objective, *, max_tokens: int, max_length: int | None) -> Packed:
+def rebuilt(found: Sequence[Experience], credit: Credit, objective: Objective, *, max_tokens: int,
+            max_length: int | None) -> Packed:
     """The batch as the trajectories, the credit record and the objective give it."""
     by_trace = dict(zip(credit.traces, credit.group_of, strict=True))
     named = [(by_trace.get(one.trace.id, one.trace.group), one) for one in found]
-    groups = [AdmittedGroup(id=name, members=tuple(one for _, one in run)) for name, run in groupby(named, key=lambda item: item[0])]
+    groups = [AdmittedGroup(id=name, members=tuple(one for _, one in run))
+              for name, run in groupby(named, key=lambda item: item[0])]
     return pack(groups, credit, objective, max_tokens=max_tokens, max_length=max_length)
 
 

@@ -1,6 +1,7 @@
 """The columns of a trace table: one row per trajectory, lists per token, the verdict vector and the outcome beside it.
 
-`owner` spans partition `token_ids`; `logps` stands beside `token_ids` and is null where the policy did not sample.
+`owner` spans partition `token_ids`; `logps` stands beside `token_ids` and is null where the policy did not sample, and in the
+policy's own spans where a recorded host did not show them.
 Verdict columns are null where there is no verdict; `total` and `components` are null where it is unscored.
 """
 
@@ -12,7 +13,9 @@ import pyarrow as pa
 
 from rollbook.records import Outcome, Scored, Trace, Unscored
 
-VERSIONS = {b"rollbook.versions": json.dumps({cls.__name__: cls.SCHEMA for cls in (Trace, Scored, Unscored, Outcome)}).encode()}
+KINDS = {cls.__name__: cls.SCHEMA for cls in (Trace, Scored, Unscored, Outcome)}
+VERSIONS = {b"rollbook.versions": json.dumps(KINDS).encode()}
+OLDER = ({b"rollbook.versions": json.dumps({**KINDS, "Trace": 2}).encode()},)   # every such table is one of this version, ids and all
 
 STAMP = pa.struct([("name", pa.string()), ("version", pa.string()), ("digest", pa.string())])
 SPAN = pa.struct([("owner", pa.string()), ("length", pa.int32()), ("version", pa.int32())])

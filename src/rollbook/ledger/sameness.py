@@ -34,7 +34,8 @@ def unlike(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[Unlike, .
     """Where two manifests of runs differ in machine, packages, code, settings or threads; what one lacks is `not recorded`."""
     recorded, found = dict(_leaves(there)), dict(_leaves(here))
     return tuple(Unlike(what=name, there=recorded.get(name, "not recorded"), here=found.get(name, "not recorded"),
-                        moves_update=name in UPDATE, moves_run=name in UPDATE or (name.startswith("packages.") and name not in OWN))
+                        moves_update=name in UPDATE,
+                        moves_run=name in UPDATE or (name.startswith("packages.") and name not in OWN))
                  for name in sorted({*recorded, *found}) if recorded.get(name) != found.get(name))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,14 @@ def save(root: Path, path: str, table: pa.Table, **options: Any) -> dict[str, st
         return {"path": path, "sha256": file_digest(temporary), "bytes": temporary.stat().st_size}
 
 
-def open_table(path: Path, schema: pa.Schema, position: str) -> pq.ParquetFile:
-    """The Parquet file, if its columns and the record versions in its metadata are exactly those of `schema`."""
+def open_table(path: Path, schema: pa.Schema, position: str, older: Sequence[Mapping[bytes, bytes]] = ()) -> pq.ParquetFile:
+    """The Parquet file, if its columns and the record versions in its metadata are those of `schema`, or one of the `older`."""
     try:
         file = pq.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
         raise LedgerError(f"{position} could not be read", got=str(error)) from error
     stored = file.schema_arrow
-    if not stored.equals(schema, check_metadata=False) or stored.metadata != schema.metadata:
+    if not stored.equals(schema, check_metadata=False) or stored.metadata not in (schema.metadata, *older):
         different = sorted({str(field) for field in stored} ^ {str(field) for field in schema}) or [str(stored.metadata)]
         file.close()
         raise LedgerError(f"{position} has other columns than this version reads", got="; ".join(different)[:300],

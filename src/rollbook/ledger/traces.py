@@ -17,6 +17,7 @@ from rollbook.records import (
     AbsentComponent,
     Component,
     LedgerError,
+    NotExposed,
     Outcome,
     RecordError,
     RewardVector,
@@ -103,7 +104,7 @@ def _table(ids: Sequence[str], rows: Sequence[Row]) -> pa.Table:
 
 
 def _token_columns(traces: Sequence[Trace]) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Token ids, log-probs (null where nobody sampled) and owner spans, one list per trace."""
+    """Token ids, log-probs (null where nobody sampled or a host did not show them) and owner spans, one list per trace."""
     ids, logps, sampled = array("i"), array("f"), bytearray()
     owners: list[str] = []
     lengths, versions = array("i"), []
@@ -112,8 +113,9 @@ def _token_columns(traces: Sequence[Trace]) -> tuple[pa.Array, pa.Array, pa.Arra
         for segment in trace.segments:
             count = len(segment.token_ids)
             ids.extend(_integers(segment.token_ids, trace))
-            logps.extend(bytes(count) if segment.logps is None else _float32(segment.logps, trace))
-            sampled += (b"\0" if segment.logps is None else b"\1") * count
+            known = isinstance(segment.logps, tuple)
+            logps.extend(_float32(segment.logps, trace) if isinstance(segment.logps, tuple) else bytes(4 * count))
+            sampled += (b"\1" if known else b"\0") * count
             owners.append(segment.owner)
             lengths.append(count)
             versions.append(segment.version)
@@ -202,7 +204,7 @@ def read_batches(path: Path, position: str, names: Sequence[str] | None) -> Iter
     if unknown:
         raise RecordError("a trace table has no such column", got=unknown[0],
                           fix=f"nearest names: {nearest(unknown[0], columns.SCHEMA.names)}")
-    with open_table(path, columns.SCHEMA, position) as file:
+    with open_table(path, columns.SCHEMA, position, columns.OLDER) as file:
         yield from file.iter_batches(batch_size=BATCH_ROWS, columns=names)
 
 
@@ -215,15 +217,15 @@ def _traces(batch: pa.RecordBatch) -> list[Trace]:
     if list(logp_starts) != list(starts):
         raise LedgerError("a trace table has another number of log-probs than of tokens", why="they stand side by side")
     spans = batch.column("spans").to_pylist()
+    shown = batch.column("logps").values.is_valid().to_pylist()
     traces = []
     for start, (attempt, task, group, envelope, stop_reason, text, sampled), notes, parts in zip(
             list(starts)[:-1], zip(*plain, strict=True), observed, spans, strict=True):
         segments, at = [], start
         for part in parts:
             end = at + part["length"]
-            own = part["owner"] == "policy"
-            segments.append(Segment(owner=part["owner"], token_ids=tuple(ids[at:end]), version=part["version"],
-                                    logps=tuple(logps[at:end]) if own else None))
+            known = None if part["owner"] != "policy" else tuple(logps[at:end]) if end == at or shown[at] else NotExposed()
+            segments.append(Segment(owner=part["owner"], token_ids=tuple(ids[at:end]), version=part["version"], logps=known))
             at = end
         traces.append(Trace(attempt=attempt, task=task, group=group, envelope=envelope, segments=tuple(segments),
                             stop_reason=stop_reason, text=text, sampled=tuple(sampled), observed=notes))

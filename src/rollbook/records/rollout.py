@@ -22,14 +22,15 @@ StopReason = Literal["end_of_turn", "stop_string", "length", "context_full", "ca
 class SamplingEnvelope:
     """Stage 6: everything that decides what "the same model" may spend. Comparisons need equal envelopes.
 
-    `policy` is the weight hash, `top_k` 0 and `min_p` 0.0 mean off, `temperature` 0.0 means greedy.
+    `policy` is the weight hash (None where a recorded host did not show its weights), `top_k` 0 and `min_p` 0.0 mean off,
+    `temperature` 0.0 means greedy.
 
     Example: SamplingEnvelope(policy="3f..", temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, seed=1, max_tokens=64,
         max_turns=1, max_seconds=None, stop=(), template="b2..", scaffold="single_turn/1")
     """
 
     SCHEMA: ClassVar[int] = 1
-    policy: str
+    policy: str | None
     temperature: float
     top_p: float
     top_k: int
@@ -60,7 +61,8 @@ class TokenizerFile:
 class Dispatch:
     """Attempts as they were issued, logged before the first token: `samples` at each of `tasks`, under one envelope.
 
-    The attempts are named `scope/place/task/sample`, place and sample counting from 0.
+    The attempts are named `scope/place/task/sample`, place and sample counting from 0. `envelope` is None only where a recorded
+    host did not show how it samples.
 
     Example: Dispatch(scope="rl/000001/0", tasks=("Task:1f",), samples=8, envelope="SamplingEnvelope:9c")
     """
@@ -69,7 +71,7 @@ class Dispatch:
     scope: str
     tasks: tuple[str, ...]
     samples: int
-    envelope: str
+    envelope: str | None
 
     def attempts(self) -> Iterator[tuple[AttemptId, str]]:
         """Every attempt with its task."""
@@ -84,21 +86,34 @@ def group_name(scope: str, place: int, task: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotExposed:
+    """Stands for numbers that exist in a host program and that it did not show; false, so that `logps or ()` is what there is."""
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """Consecutive tokens of one owner and, for the policy's own, of one policy version.
 
-    `logps` are the engine's log-probabilities at sampling temperature, in nats; None for tokens nobody sampled.
+    `logps` are the engine's log-probabilities at sampling temperature, in nats; None for tokens nobody sampled, `NotExposed()` for
+    sampled tokens of a recorded host that did not show them.
 
     Example: Segment(owner="policy", token_ids=(17, 2), logps=(-0.5, -0.01), version=3)
     """
 
     owner: Owner
     token_ids: tuple[int, ...]
-    logps: tuple[float, ...] | None = None
+    logps: tuple[float, ...] | NotExposed | None = None
     version: int | None = None
 
     def __post_init__(self) -> None:
-        if self.owner == "policy":
+        if self.owner == "policy" and isinstance(self.logps, NotExposed):
+            if not self.token_ids or self.version is None:
+                raise RecordError("a policy segment without its log-probs has tokens and a policy version",
+                                  got=f"{len(self.token_ids)} tokens, version {self.version}", why="of no token nothing is hidden")
+        elif self.owner == "policy":
             if self.logps is None or self.version is None or len(self.logps) != len(self.token_ids):
                 got = "none" if self.logps is None else str(len(self.logps))
                 raise RecordError("a policy segment needs one log-prob per token and a policy version",
@@ -112,19 +127,19 @@ class Trace:
     """Stage 7: one trajectory. The first segment is the prompt; text is `text`, kept beside the ids, never re-tokenised.
 
     `group` joins the attempts that share a baseline. `sampled` holds, for each turn of the policy, the hash that the engine made
-    of its tokens as it sampled them (`sampled_hash`); empty where the engine gave none. `observed` holds latency_s
-    and the like, outside the id.
+    of its tokens as it sampled them (`sampled_hash`); empty where the engine gave none. `envelope` is None only where a recorded
+    host did not show how it samples. `observed` holds latency_s and the like, outside the id.
 
     Example: Trace(attempt="rl/000001/0/Task:1f/2", task="Task:1f..", group="rl/000001/0/Task:1f", envelope="SamplingEnvelope:9c",
         segments=(Segment(owner="user", token_ids=(5, 6)), Segment(owner="policy", token_ids=(17, 2), logps=(-.5, -.01),
         version=3)), sampled=("5d..",), stop_reason="end_of_turn", text="7")
     """
 
-    SCHEMA: ClassVar[int] = 2
+    SCHEMA: ClassVar[int] = 3
     attempt: AttemptId
     task: TaskId
     group: str
-    envelope: str
+    envelope: str | None
     segments: tuple[Segment, ...]
     stop_reason: StopReason
     text: str

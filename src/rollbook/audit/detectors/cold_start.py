@@ -109,8 +109,9 @@ class ColdStartDetector(Detector):
             at = int(wrong[0])
             whose = f"the {found.role_at(at)}'s" if not wanted[at] else "the policy's"
             said = "the policy's" if stated_T[at] else "somebody else's"
-            self.fail(identity, f"{len(wrong)} tokens have the wrong owner: token {at} ({tokenizer.token_text(record.token_ids[at])!r}"
-                      f") is {whose} by the roles of the messages and {said} by `owners`", RENDER)
+            text = tokenizer.token_text(record.token_ids[at])
+            self.fail(identity, f"{len(wrong)} tokens have the wrong owner: token {at} ({text!r}) is {whose} by the roles of the "
+                      f"messages and {said} by `owners`", RENDER)
         return Known(hashed(np.array(record.token_ids, dtype=np.int32)), len(record.token_ids), found)
 
     def _trained(self, run: RunIndex, identity: str, report: SftReport) -> None:
@@ -134,8 +135,8 @@ class ColdStartDetector(Detector):
         lengths = [one.length for one in known]
         ids, weight = given["token_ids"].astype(np.int32), given["weight"]
         if given["length"].tolist() != lengths or len(ids) != sum(lengths) or len(weight) != len(ids):
-            self.fail(identity, f"{len(ids)} tokens and {len(weight)} weights in {given['length'].tolist()[:4]}.. were trained, "
-                      f"the demonstrations have {sum(lengths)} in {lengths[:4]}..", "train the demonstrations as they are recorded")
+            self.fail(identity, f"{len(ids)} tokens with {len(weight)} weights in {len(given['length'])} sequences were trained, the "
+                      f"demonstrations have {sum(lengths)} in {len(lengths)}", "train the demonstrations as they are recorded")
             return
         policy = sum(int(mask(one.owned, one.length).sum()) for one in known)
         if report.tokens != policy:

@@ -81,7 +81,7 @@ class EventsDetector(Detector):
                           "keep the engine's hash with the trajectory")
             return
         if len(stated) != len(turns):
-            self.fail(row.id, f"{len(stated)} hashes for {len(turns)} turns of the policy", "one hash of the engine for each turn")
+            self.fail(row.id, f"{len(stated)} hashes for {len(turns)} turns of the policy", "keep the engine's hash of each turn")
             return
         for number, (turn, wanted) in enumerate(zip(turns, stated, strict=True)):
             ids = [token for segment in turn for token in segment.token_ids]

@@ -200,7 +200,8 @@ class RequestDetector(Detector):
         names = f"{before.report.stage} and {after.report.stage}"
         if found:
             self.fail(identity, f"{names} had different budgets: " + ", ".join(found), SAME_BUDGET)
-        self.note(f"{names} spent {before.mean:.1f} and {after.mean:.1f} tokens per attempt, at most {before.most} and {after.most}")
+        self.note(f"{names} spent {before.mean:.1f} and {after.mean:.1f} tokens per attempt, at most {before.most} and "
+                  f"{after.most}")
 
 
 def overspent(trace: Trace, spent: int, envelope: SamplingEnvelope, task: Task | None) -> str:
