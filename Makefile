@@ -13,7 +13,7 @@ TORCH_INDEX ?=
 PYTEST_ARGS ?=
 STRICT := $(wildcard $(addprefix src/rollbook/,records objectives experience evaluation recipes))
 
-.PHONY: help install demo demo-tiny demo-seeds test lint mutants clean
+.PHONY: help install demo demo-tiny demo-seeds test lint mutants soak faults bench-recording clean
 
 help:
 	@printf '%s\n' 'make demo        install, then train the built-in recipe at lab scale (runs/demo)' \
@@ -22,6 +22,9 @@ help:
 	  'make test        install, then lint, types, layers and tests' \
 	  'make lint        ruff, mypy and import-linter' \
 	  'make mutants     every hazard reintroduced: each must fail a test' \
+	  'make soak        kill -9 at every write boundary and at random instants (about half an hour)' \
+	  'make faults      every fault put into the producer, and the table of what caught it' \
+	  'make bench-recording  what recording and auditing cost' \
 	  'make clean       remove .venv and caches; runs are kept'
 
 install: $(STAMP)
@@ -73,6 +76,15 @@ lint: $(STAMP)
 
 mutants: $(STAMP)
 	$(BIN)/python scripts/mutants.py
+
+soak: $(STAMP)
+	$(BIN)/python -m pytest -m soak -s tests/soak
+
+faults: $(STAMP)
+	$(BIN)/python scripts/fault_table.py
+
+bench-recording: $(STAMP)
+	$(BIN)/python benchmarks/recording.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -11,6 +11,9 @@ import click
 
 from rollbook import __version__
 from rollbook.cli_audit import audit
+from rollbook.cli_evidence import register as register_evidence
+from rollbook.cli_gate import gate
+from rollbook.cli_inspect import census, lineage, query
 from rollbook.records.errors import RollbookError, Stopped
 
 _OS_REFUSALS = {
@@ -117,7 +120,10 @@ def report(run_folder: Path) -> None:
     click.echo(str(write_report(run_folder)))
 
 
-main.add_command(audit)
+for command in (audit, census, lineage, query):
+    main.add_command(command)
+main.add_command(gate)
+register_evidence(main)
 
 
 @main.group(invoke_without_command=True)

@@ -44,7 +44,7 @@ def audit(ctx: click.Context, run_folder: Path, as_json: bool, deep: bool, sampl
 
 
 def _audited(run_folder: Path, sample: int) -> AuditReport:
-    from rollbook.audit import audit_run
+    from rollbook.audit.passage import audit_run
 
     if not sys.stderr.isatty():
         return audit_run(run_folder, sample=sample)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from small_runs import Quiet, small_recipe
 
-from rollbook.audit import audit_run
+from rollbook.audit.passage import audit_run
 from rollbook.orchestration.run import run_recipe
 from rollbook.records.recipe import Pretrained
 

@@ -19,7 +19,6 @@ from rollbook.records import (
     Batch,
     Census,
     Diverged,
-    LedgerError,
     PolicyVersion,
     RunEnd,
     StageEnd,
@@ -114,17 +113,13 @@ def test_a_run_killed_at_any_time_and_resumed_ends_like_an_undisturbed_one(whole
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     process = subprocess.Popen([sys.executable, "-c", code, str(folder)], env=environment)
     for _ in range(600):
-        if (folder / "events").is_dir() and any((folder / "tables").glob("tasks*")):
+        if (folder / "events").is_dir() and any((folder / "tables").glob("tasks*")):  # the recipe is on record by then
             break
         time.sleep(0.1)
     time.sleep(delay_s)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    try:
-        assert resume_run(folder, Quiet()) == 0
-    except LedgerError as error:
-        assert "before its first policy" in str(error)
-        return
+    assert resume_run(folder, Quiet()) == 0
     assert ended(folder) == ended(whole)
 
 

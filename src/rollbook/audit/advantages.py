@@ -61,4 +61,4 @@ def _of_group(reward_S: Floats, group_S: Ids) -> tuple[Floats, Floats, NDArray[n
 
 
 def _summed(value_S: Floats, group_S: Ids) -> Floats:
-    return np.bincount(group_S, weights=value_S)[group_S]
+    return np.bincount(group_S, weights=value_S).astype(np.float64)[group_S]

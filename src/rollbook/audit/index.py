@@ -13,6 +13,8 @@ from rollbook.records import (
     Composition,
     EnvironmentImage,
     EvalReport,
+    HostRun,
+    HostTask,
     PolicyVersion,
     ProtocolBundle,
     RawTask,
@@ -73,6 +75,8 @@ class RunIndex:
         self.versions: dict[int, PolicyVersion] = {}
         self.version_ids: dict[str, int] = {}
         self.recent = Recent()
+        self.host: HostRun | None = None
+        self.host_tasks: dict[str, HostTask] = {}
 
     @cached_property
     def tokenizer(self) -> ChatTokenizer | None:
@@ -92,6 +96,10 @@ class RunIndex:
                 self.tasks[identity] = record
                 if self.table in ("tasks/train", "tasks/heldout"):
                     self.sides[identity] = "train" if self.table == "tasks/train" else "heldout"
+            case HostRun():
+                self.host = record
+            case HostTask():
+                self.host_tasks[identity] = record
             case SplitManifest():
                 self.split = record
             case EnvironmentImage():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from rollbook.models.tokenizer import ChatTokenizer
@@ -85,7 +85,7 @@ def _tail(messages: Sequence[Message], tokenizer: ChatTokenizer, rest: Sequence[
         raise NotRendered(f"{len(rest)} tokens after the policy's last turn are in no message")
 
 
-def _turn_end(ids: Sequence[int], start: int, stops: frozenset[int]) -> int:
+def _turn_end(ids: Sequence[int], start: int, stops: Set[int | None]) -> int:
     return next((index + 1 for index in range(start, len(ids)) if ids[index] in stops), len(ids))
 
 

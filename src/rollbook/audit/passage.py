@@ -12,7 +12,7 @@ from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.detectors import all_detectors
 from rollbook.audit.index import RunIndex
 from rollbook.ledger import Event, Ledger
-from rollbook.records import AuditReport, Batch, Credit, LedgerError, Update, content_id
+from rollbook.records import AuditReport, AuditRow, Batch, Credit, HostRun, LedgerError, Update, content_id
 
 Told = Callable[[int], None]
 
@@ -30,14 +30,27 @@ def audit_run(path: str | os.PathLike[str], *, sample: int = 0, told: Told = lam
                           fix="restore it from a copy; an audit of the rest would prove nothing")
     detectors = all_detectors()
     run = read(ledger, detectors, told)
-    for detector in detectors:
-        detector.finish(run)
-    return AuditReport(run=str(Path(path).name), rows=tuple(detector.result() for detector in detectors))
+    return AuditReport(run=str(Path(path).name), rows=tuple(_row(run, detector) for detector in detectors))
+
+
+def _row(run: RunIndex, detector: Detector) -> AuditRow:
+    """The detector's finding; of a stage that the host of a recorded run does not show, the host's own words why."""
+    host = run.host
+    if host is not None and detector.name in host.unseen:
+        return AuditRow(stage=detector.stage, name=detector.name, result="not_applicable", record=None, remedy=None,
+                        evidence=f"{host.host} {host.version}: {host.unseen[detector.name]}")
+    detector.finish(run)
+    if host is not None and detector.name in host.partly:
+        detector.note(f"{host.host} {host.version}: {host.partly[detector.name]}")
+    return detector.result()
 
 
 def read(ledger: Ledger, detectors: Sequence[Detector], told: Told = lambda _: None) -> RunIndex:
-    """Shows every standing record, trajectory and optimizer step to the detectors; returns what was indexed."""
-    run, steps = RunIndex(ledger), _Steps(ledger)
+    """Shows every standing record, trajectory and optimizer step to the detectors; returns what was indexed.
+
+    A detector of a stage that the host of a recorded run does not show sees nothing of that run.
+    """
+    run, steps, detectors = RunIndex(ledger), _Steps(ledger), list(detectors)
     for event in ledger.events():
         run.seq, run.position = event.seq, event.position
         if event.kind == "TraceTable":
@@ -49,8 +62,10 @@ def read(ledger: Ledger, detectors: Sequence[Detector], told: Told = lambda _: N
         else:
             run.table = None
             record = event.record()
+            if isinstance(record, HostRun):
+                detectors = [detector for detector in detectors if detector.name not in record.unseen]
             _show(run, event.id, record, detectors)
-            step = steps.take(event.id, record)
+            step = steps.take(event.id, record) if run.host is None else None       # a host has no optimizer batches
             if step is not None:
                 for detector in detectors:
                     detector.step(run, step)

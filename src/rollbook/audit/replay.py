@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -186,11 +186,15 @@ class Replay:
         return stage
 
     def _load(self, version: PolicyVersion) -> None:
-        """Puts the weights of a version into the decoder: as computed, from its checkpoint, or the recipe's model."""
-        if self.resident == version.id:
+        """Puts the weights of a version into the decoder: as computed, from its checkpoint, or the recipe's model.
+
+        Where bits may differ every stage starts from the recorded weights again, so that differences do not add up over stages.
+        """
+        folder = self.ledger.root / self.checkpoints.get(version.id, "none")
+        if self.resident == version.id and (self.ruler.exact or not folder.is_dir()):
             return
-        if version.id in self.checkpoints:
-            load_into(self.decoder, read_tensors(self.ledger.root / self.checkpoints[version.id]))
+        if folder.is_dir():
+            load_into(self.decoder, read_tensors(folder))
         elif version.id == self.first.id:
             load_into(self.decoder, dict(load_policy(self.settings.model).decoder.named_parameters()))
         else:
@@ -218,6 +222,7 @@ class Replay:
         with _diverging(self.ruler):
             sft_step(self.ruler, self.learner, stage, [self.shown[name] for name in report.demonstrations], report,
                      stored.tensors(self.ledger, report.tensors))
+        self.window.append(identity)
         self._moved(report.step)
 
     def _update(self, identity: str, update: Update) -> None:
@@ -270,14 +275,14 @@ class Replay:
 
     def _version(self, version: PolicyVersion) -> None:
         self.versions[version.id] = version
-        if version.index == 0 or version.stage != self.now or self.passed:
+        if version.index == 0 or version.stage != self.now or self.ruler.found:
             return
         assert self.learner is not None
         self.ruler.at(version.stage, f"version {version.index}", version.id)
         self.ruler.hash("weights", version.weights, weight_hash(self.decoder.named_parameters()))
         self.ruler.hash("published", version.published, published_hash(self.decoder, self.dtype))
         self.ruler.hash("optimizer", version.optimizer, self.learner.optimizer.digest())
-        self.ruler.text("window", version.window, tuple(self.window), "the batches since the version before")
+        self.ruler.text("window", version.window, tuple(self.window), "the steps since the version before")
         self.window, self.resident = [], version.id
 
     def _end(self, identity: str, end: StageEnd) -> None:
@@ -343,7 +348,7 @@ def prepared(ledger: Ledger, recipe: ResolvedRecipe, first: PolicyVersion, threa
     """Sets the process up as the run's was, as far as this machine can; compute dtype and threads."""
     recorded = ledger.manifest.get("threads")
     wanted = threads or (recorded if isinstance(recorded, int) else recipe.settings.run.threads)
-    dtype = first.probe.dtype if first.probe is not None else recipe.settings.run.dtype
+    dtype: Any = first.probe.dtype if first.probe is not None else recipe.settings.run.dtype
     own = min(wanted, os.cpu_count() or 1)
     settings = dataclasses.replace(recipe.settings.run, threads=own, dtype=dtype)
     return prepare(settings), torch.get_num_threads()

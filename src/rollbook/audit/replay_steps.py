@@ -45,7 +45,8 @@ def sft_step(ruler: Ruler, learner: PolicyLearner, stage: Sft, batch: Sequence[D
     ruler.tensor("weight", given.get("weight"), mine["weight"], ARITHMETIC)
     ruler.text("tokens", report.tokens, done.tokens)
     ruler.number("loss_nats", report.loss_nats, done.loss_nats, ruler.tolerance.loss, share=False)
-    ruler.number("grad_norm", report.grad_norm, done.stepped.grad_norm, ruler.tolerance.grad_norm)
+    first = learner.optimizer.steps == 1
+    ruler.number("grad_norm", report.grad_norm, done.stepped.grad_norm, ruler.tolerance.grad_norm if first else None)
     ruler.number("learning_rate", report.learning_rate, done.stepped.learning_rate, ARITHMETIC)
 
 
@@ -55,7 +56,8 @@ def policy_step(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: Pol
     measured = gradients(ruler, ledger, learner, stage, step, take=True)
     assert measured is not None
     stepped = measured.stepped
-    ruler.text("grad_clipped", step.update.grad_clipped, stepped.clipped)
+    if ruler.exact:
+        ruler.text("grad_clipped", step.update.grad_clipped, stepped.clipped)
     ruler.text("index", step.update.index, learner.optimizer.steps)
     ruler.number("learning_rate", step.update.learning_rate, stepped.learning_rate, ARITHMETIC)
     after = weight_hash(learner.decoder.named_parameters())
@@ -86,7 +88,8 @@ def gradients(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: Polic
     ruler.text("loss terms", sorted(step.update.loss), sorted(measured.loss))
     for name, value in measured.loss.items():
         ruler.number(f"loss.{name}", step.update.loss.get(name), value, slack.loss, share=False)
-    ruler.number("grad_norm", step.update.grad_norm, measured.stepped.grad_norm, slack.grad_norm)
+    first = learner.optimizer.steps == 1
+    ruler.number("grad_norm", step.update.grad_norm, measured.stepped.grad_norm, slack.grad_norm if first else None)
     if take and step.update.kl_nats is not None:
         ruler.number("kl_nats", step.update.kl_nats, learner.kl_to_start(packed, measured.logp_T), slack.logp_nats, share=False)
     return measured

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import torch
 from safetensors.torch import load
@@ -56,11 +57,11 @@ def as_stored(batch: Batch, given: Mapping[str, Tensor], found: tuple[Experience
     missing = sorted(INPUTS.keys() - given.keys())
     if missing:
         raise LedgerError(f"the batch of {batch.scope} lacks tensors", got=", ".join(missing), why="an update needs them all")
-    fields = {field: given[name] for name, field in INPUTS.items()}
+    fields: dict[str, Any] = {field: given[name] for name, field in INPUTS.items()}
     if int(fields["seq_T"].numel()) and int(fields["seq_T"].max()) >= len(found):
         raise LedgerError(f"the batch of {batch.scope} has tokens of sequences that it does not name")
-    return Packed(members=found, max_length=batch.max_length, terms=batch.terms, plan=batch.plan, credit=credit,
-                  **{field: given.get(name) for name, field in SCORED.items()}, **fields)
+    fields |= {field: given.get(name) for name, field in SCORED.items()}
+    return Packed(members=found, max_length=batch.max_length, terms=batch.terms, plan=batch.plan, credit=credit, **fields)
 
 
 def one_sft_blob(ids: Sequence[Sequence[int]], weight_T: Tensor) -> dict[str, Tensor]:

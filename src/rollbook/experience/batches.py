@@ -116,7 +116,8 @@ def pack(part: Sequence[AdmittedGroup], credit: Credit, objective: Objective, *,
         ("policy", 1.0, objective.aggregate, "actions"),
         *((t.name, t.coefficient, cast(Aggregate | Unstated, t.aggregate), t.population) for t in objective.extra_terms))
     over = (length_S, group_S, correct_S == 1)
-    weights = [_weight(how, population, over, max_length)[seq_T] for _, _, how, population in parts]
+    kept_S = torch.tensor([not (drops_truncated(objective) and m.trace.stop_reason == "length") for m in members])
+    weights = [_weight(how, population, (*over, kept_S), max_length)[seq_T] for _, _, how, population in parts]
     terms = tuple(TermSpec(name=name, coefficient=coefficient, aggregate=str(how), population=population)
                   for name, coefficient, how, population in parts)
     return Packed(
@@ -133,13 +134,21 @@ def _correct(member: Experience) -> int:
     return -1 if accuracy is None else int(accuracy == 1.0)
 
 
-def _weight(how: Aggregate | Unstated, population: str, of: tuple[Tensor, Tensor, Tensor], max_length: int | None) -> Tensor:
-    """A term's weight per sequence over its population."""
-    length_S, group_S, correct_S = of
-    if population == "actions":
-        return sequence_weight(how, length_S, group_S, max_length=max_length)
-    if population == "correct":
-        return sequence_weight(how, length_S, group_S, max_length=max_length, keep_S=correct_S, count_dropped=False)
+def drops_truncated(objective: Objective) -> bool:
+    """Whether the objective filters answers that were cut off (DAPO's overlong filter): they have no weight and do not count."""
+    inner = getattr(objective, "objective", objective)       # a correction wraps the objective it corrects
+    return getattr(inner, "overlong_filter", False) is True
+
+
+def _weight(how: Aggregate | Unstated, population: str, of: tuple[Tensor, Tensor, Tensor, Tensor],
+            max_length: int | None) -> Tensor:
+    """A term's weight per sequence over its population, without the sequences that the objective filters."""
+    length_S, group_S, correct_S, kept_S = of
+    keep_S = {"actions": kept_S, "correct": kept_S & correct_S}.get(population)
+    if keep_S is not None:
+        dropping = not bool(keep_S.all())
+        return sequence_weight(how, length_S, group_S, max_length=max_length, keep_S=keep_S if dropping else None,
+                               count_dropped=False if dropping else None)
     raise RecordError("a term of this population needs data that a policy batch does not hold", got=population,
                       why="pretraining tokens are no action tokens", fix="train it through a stage that mixes that data in")
 

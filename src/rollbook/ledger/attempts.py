@@ -10,20 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rollbook.ledger.scopes import stage_of
 from rollbook.records import Dispatch, group_name
 
 UNKNOWN = "(unknown task)"
 NAMED = 3           # attempts named in one problem
-
-
-def stage_of(scope: str) -> str:
-    """The recipe's stage of a table or census: `rl/000001` is rl, `eval/start_eval` start_eval, `eval/rl/probe/000010` rl/probe."""
-    parts = scope.split("/")
-    if parts[0] == "eval" and len(parts) > 1:
-        parts = parts[1:]
-    while len(parts) > 1 and parts[-1].isdigit():
-        parts.pop()
-    return "/".join(parts)
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +47,8 @@ class OpenDispatch:
         gone = np.flatnonzero(self.ended == 0)
         if not len(gone):
             return []
-        return [f"{len(gone)} attempts of {self.scope} have no outcome: {_named(self.names.take(pa.array(gone[:NAMED])), len(gone))}"]
+        names = _named(self.names.take(pa.array(gone[:NAMED])), len(gone))
+        return [f"{len(gone)} attempts of {self.scope} have no outcome: {names}"]
 
     def belongs_to(self, scope: str) -> bool:
         """Whether a census of this scope counts these attempts."""

@@ -15,7 +15,7 @@ from rollbook.records import Outcome, Scored, Trace, Unscored
 
 KINDS = {cls.__name__: cls.SCHEMA for cls in (Trace, Scored, Unscored, Outcome)}
 VERSIONS = {b"rollbook.versions": json.dumps(KINDS).encode()}
-OLDER = ({b"rollbook.versions": json.dumps({**KINDS, "Trace": 2}).encode()},)   # every such table is one of this version, ids and all
+OLDER = ({b"rollbook.versions": json.dumps({**KINDS, "Trace": 2}).encode()},)   # also read: the same rows under the same ids
 
 STAMP = pa.struct([("name", pa.string()), ("version", pa.string()), ("digest", pa.string())])
 SPAN = pa.struct([("owner", pa.string()), ("length", pa.int32()), ("version", pa.int32())])

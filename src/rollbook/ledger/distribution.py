@@ -32,11 +32,13 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """A stage's issued and trained trajectories side by side, cut by family, by fifths of length in the policy's tokens and by
-    fifths of latency in seconds. `no_latency` counts trajectories that state none; they are in no latency slice."""
+    """What a stage issued and what it trained on, side by side: by family, by fifths of length in the policy's tokens, by
+    fifths of latency in seconds. `families` count attempts, `lengths` and `latencies` the trajectories they left; `no_latency`
+    counts trajectories that state none and are in no latency slice."""
 
     stage: str
     issued: int
+    trajectories: int
     trained: int
     families: tuple[Slice, ...]
     lengths: tuple[Slice, ...]
@@ -84,9 +86,16 @@ class Trajectories:
             used = trained[mine]
             if used.any():
                 known = ~np.isnan(latencies[mine])
-                yield Shift(stage=name, issued=int(mine.sum()), trained=int(used.sum()),
+                yield Shift(stage=name, issued=int(mine.sum()), trajectories=int(mine.sum()), trained=int(used.sum()),
                             families=tuple(self._by_family(families[mine], used)), lengths=tuple(fifths(lengths[mine], used)),
                             latencies=tuple(fifths(latencies[mine][known], used[known])), no_latency=int((~known).sum()))
+
+    def strangers(self) -> int:
+        """How many trajectories were trained on that stand in no trace table."""
+        if not self._trained:
+            return 0
+        trained = np.unique(np.concatenate(self._trained))
+        return int((~np.isin(trained, np.concatenate(self._ids))).sum()) if self._ids else len(trained)
 
     def _by_family(self, families: np.ndarray, used: np.ndarray) -> Iterator[Slice]:
         for name, number in sorted(self._family_names.items()):
@@ -104,8 +113,12 @@ def fifths(values: np.ndarray, used: np.ndarray) -> Iterator[Slice]:
     for number in range(len(edges)):
         mine = place == number
         low, high = float(values[mine].min()), float(values[mine].max())
-        yield Slice(name=f"{low:g}" if low == high else f"{low:g} to {high:g}", low=low, high=high, issued=int(mine.sum()),
-                    trained=int(used[mine].sum()))
+        yield Slice(name=_number(low) if low == high else f"{_number(low)} to {_number(high)}", low=low, high=high,
+                    issued=int(mine.sum()), trained=int(used[mine].sum()))
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _whole(column: pa.ChunkedArray) -> Any:
@@ -137,4 +150,4 @@ def _policy_tokens(column: pa.ChunkedArray) -> np.ndarray:
 def _latency(column: pa.ChunkedArray) -> np.ndarray:
     """Seconds per trajectory, NaN where it states none."""
     found = pc.map_lookup(_whole(column), "latency_s", "first")
-    return pc.fill_null(found, float("nan")).to_numpy(zero_copy_only=False).astype(np.float32)
+    return np.asarray(pc.fill_null(found, float("nan")), np.float32)

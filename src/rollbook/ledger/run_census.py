@@ -6,6 +6,7 @@ trajectory 20 bytes are kept (for the distributions); the names of attempts only
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rollbook.ledger.attempts import OpenDispatches, stage_of
+from rollbook.ledger.attempts import OpenDispatches
 from rollbook.ledger.chain import Event
-from rollbook.ledger.distribution import Shift, Trajectories
+from rollbook.ledger.distribution import Shift, Slice, Trajectories
 from rollbook.ledger.ledger import Ledger
+from rollbook.ledger.scopes import stage_of
 from rollbook.ledger.tables import read_bodies
 from rollbook.ledger.traces import read_batches
 from rollbook.records import Census, LedgerError
 
 COLUMNS = ("id", "attempt", "family", "outcome", "spans", "observed")
-KINDS = frozenset({"Task", "RecordTable", "Dispatch", "TraceTable", "Outcome", "Census", "Batch", "RunEnd"})
+QUIET = frozenset({"Outcome", "Dispatch", "Batch", "HostUpdate", "Task", "HostTask"})      # may stand among lone outcomes
+KINDS = QUIET | {"RecordTable", "TraceTable", "Census", "RunEnd"}
 NAMED = 20          # problems told one by one
 
 
@@ -94,10 +97,10 @@ class _Count:
         self.complete = False
 
     def take(self, event: Event) -> None:
-        if event.kind not in ("Outcome", "Dispatch", "Batch", "Task"):
+        if event.kind not in QUIET:
             self._lone_outcomes()
         match event.kind:
-            case "Task":
+            case "Task" | "HostTask":
                 self.open.families[event.id] = event.record().family
             case "RecordTable":
                 self._record_table(event)
@@ -110,18 +113,18 @@ class _Count:
                 self.lone.append((outcome.attempt, outcome.family, outcome.code))
             case "Census":
                 self._census(event.record())
-            case "Batch":
+            case "Batch" | "HostUpdate":
                 self.trajectories.train(event.record().traces, event.position)
             case "RunEnd":
                 self.complete = event.record().status == "completed"
 
     def _record_table(self, event: Event) -> None:
         table = event.record()
-        if table.of not in ("Task", "Outcome"):
+        if table.of not in ("Task", "HostTask", "Outcome"):
             return
         for identity, body in read_bodies(self.ledger.table_path(event), event.position):
             try:
-                if table.of == "Task":
+                if table.of != "Outcome":
                     self.open.families[identity] = body["family"]
                 else:
                     self.lone.append((body["attempt"], body["family"], body["code"]))
@@ -180,7 +183,8 @@ class _Count:
         counted = self._ended_in(census.scope)
         stated = {family: dict(sorted(codes.items())) for family, codes in sorted(census.outcomes.items()) if codes}
         if {k: v for k, v in census.issued.items() if v} != dict(issued):
-            self._told([f"the census of {census.scope} states issued {_words(census.issued)}; the dispatches say {_words(issued)}"])
+            self._told([f"the census of {census.scope} states issued {_words(census.issued)}; "
+                        f"the dispatches say {_words(issued)}"])
         if stated != counted:
             self._told([f"the census of {census.scope} states {_outcome_words(stated)}; "
                         f"the trajectories say {_outcome_words(counted)}"])
@@ -192,6 +196,14 @@ class _Count:
             for family, codes in self.by_scope.pop(name).items():
                 found.setdefault(family, Counter()).update(codes)
         return {family: dict(sorted(found[family].items())) for family in sorted(found)}
+
+    def _by_attempts(self, shift: Shift) -> Shift:
+        """The same with the attempts that were issued per family, those without a trajectory too."""
+        trained = {one.name: one.trained for one in shift.families}
+        issued = {family: count for (stage, family), count in sorted(self.issued.items()) if stage == shift.stage}
+        families = tuple(Slice(name=name, low=None, high=None, issued=issued.get(name, 0), trained=trained.get(name, 0))
+                         for name in sorted({*issued, *trained}))
+        return dataclasses.replace(shift, issued=sum(issued.values()), families=families)
 
     def _settle(self, stage: str, issued: Mapping[str, int]) -> None:
         for family, count in issued.items():
@@ -210,13 +222,16 @@ class _Count:
             else:
                 for family, count in dispatch.missing().items():
                     self.flying[dispatch.stage(), family] += count
+        strangers = self.trajectories.strangers()
+        if strangers:
+            self._told([f"{strangers} trajectories were trained on that stand in no trace table"])
         keys = list(dict.fromkeys([*self.issued, *self.ended]))
         rows = tuple(FamilyRow(stage=stage, family=family, issued=self.issued[stage, family],
                                outcomes=dict(sorted(self.ended.get((stage, family), Counter()).items())),
                                in_flight=self.flying[stage, family]) for stage, family in keys)
         more = [f"and {self.found - NAMED} more"] if self.found > NAMED else []
-        return RunCensus(run=run, rows=rows, shifts=tuple(self.trajectories.shifts()), problems=(*self.problems, *more),
-                         complete=self.complete)
+        shifts = tuple(map(self._by_attempts, self.trajectories.shifts()))
+        return RunCensus(run=run, rows=rows, shifts=shifts, problems=(*self.problems, *more), complete=self.complete)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:

@@ -114,7 +114,7 @@ def _token_columns(traces: Sequence[Trace]) -> tuple[pa.Array, pa.Array, pa.Arra
             count = len(segment.token_ids)
             ids.extend(_integers(segment.token_ids, trace))
             known = isinstance(segment.logps, tuple)
-            logps.extend(_float32(segment.logps, trace) if isinstance(segment.logps, tuple) else bytes(4 * count))
+            logps.extend(_float32(segment.logps, trace) if isinstance(segment.logps, tuple) else bytes(count))
             sampled += (b"\1" if known else b"\0") * count
             owners.append(segment.owner)
             lengths.append(count)

@@ -13,7 +13,8 @@ from rollbook.ledger.objects import HEX, file_digest, object_names
 from rollbook.records import LedgerError
 
 REFERENCES = {"Batch": ("tensors",), "Update": ("tensors",), "SftReport": ("tensors",),
-              "TokenizerFile": ("blob",)}
+              "TokenizerFile": ("blob",), "HostUpdate": ("tensors",)}
+OPTIONAL = {"HostUpdate"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,8 @@ def _verify_references(root: Path, event: Event, count: _Count) -> None:
                               got="content with another hash")
         count.tables += 1
     for field in REFERENCES.get(event.kind, ()):
+        if event.kind in OPTIONAL and event.body.get(field) is None:
+            continue
         name = str(event.body.get(field))
         if not HEX.fullmatch(name) or not object_path(root, name).is_file():
             raise LedgerError(f"{event.position} refers by `{field}` to object objects/{name[:2]}/{name[2:]}, which is missing",

@@ -175,9 +175,11 @@ class WorkingCopy:
             q, k, v = self._project(layer, residual, tables)
             cache.key[index, row, :, at] = k
             cache.value[index, row, :, at] = v
-            score = q.view(rows, a.kv_heads, a.group, a.head_dim) @ cache.key[index, :, :, :seen].transpose(-1, -2)
-            weight = torch.softmax(score.float().mul_(scale).add_(bias), dim=-1).to(self.dtype)
-            mixed = (weight @ cache.value[index, :, :, :seen]).reshape(rows, -1)
+            key, value = (x[index].flatten(0, 1)[:, :seen] for x in (cache.key, cache.value))
+            # keys on the left: the product takes them where they lie, on the right it would copy them at every step
+            score = torch.bmm(key, q.reshape(rows * a.kv_heads, a.group, a.head_dim).transpose(1, 2)).transpose(1, 2)
+            weight = torch.softmax(score.float().mul_(scale).view(rows, a.kv_heads, a.group, seen).add_(bias), dim=-1)
+            mixed = torch.bmm(weight.to(self.dtype).flatten(0, 1), value).view(rows, -1)
             residual = self._finish(layer, residual, mixed)
         cache.length_B += 1
         return self.logits(residual)

@@ -40,11 +40,14 @@ def k3(logp_T: Tensor, reference_T: Tensor) -> Tensor:
 def unbiased(logp_T: Tensor, anchor_T: Tensor, reference_T: Tensor) -> Tensor:
     """rho * k3 (DeepSeek V3.2, 2512.02556 section 3.1). Gradient exactly rho * d, because it flows through rho as well.
 
-    Exact while rho is within the guard of `exp_guarded`; beyond it rho and its gradient are the tangent's.
-    Where e^-d would overflow, the same quantity written as pi_ref/pi_anchor + rho (d - 1), whose gradient is rho * d too.
+    Exact while rho is within the guard of `exp_guarded`; beyond it rho and its slope are the tangent's. The gradient is stated
+    and not left to the product rule: its two parts, rho * k3 and rho (1 - e^-d), cancel and would leave noise at d << 0.
+    Where e^-d would overflow, the value is the same quantity written as pi_ref/pi_anchor + rho (d - 1).
     """
     check_same_shape("unbiased", logp_T=logp_T, anchor_T=anchor_T, reference_T=reference_T)
     anchor_T, reference_T = anchor_T.detach(), reference_T.detach()
     rho_T, d_T = ratio(logp_T, anchor_T), logp_T - reference_T
+    carried_T = rho_T * d_T.detach()
     rewritten_T = ratio(reference_T, anchor_T) + rho_T * (d_T - 1)
-    return torch.where(beyond_guard(-d_T), rewritten_T, rho_T * k3(logp_T, reference_T))
+    value_T = torch.where(beyond_guard(-d_T), rewritten_T, rho_T * k3(logp_T, reference_T))
+    return carried_T + (value_T - carried_T).detach()

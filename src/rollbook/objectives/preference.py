@@ -16,7 +16,9 @@ from rollbook.objectives.checks import (
     check_at_least,
     check_choice,
     check_flags,
+    check_index,
     check_not_negative,
+    check_packed,
     check_positive,
     check_same_shape,
     check_share,
@@ -214,6 +216,21 @@ def soft_label(first_B: Tensor, second_B: Tensor, label_B: Tensor) -> Tensor:
     gap_B = first_B - second_B
     label_B = label_B.detach()
     return -(label_B * logsigmoid(gap_B) + (1 - label_B) * logsigmoid(-gap_B))
+
+
+def implicit_outcome(logp_T: Tensor, reference_T: Tensor, seq_T: Tensor, outcome_S: Tensor, *, beta: float) -> Tensor:
+    """PRIME's reward model (2502.01456): cross-entropy of sigmoid(beta sum_t (logp - reference)) with the outcome, per sequence.
+
+    Gradient -beta (outcome - sigmoid) on each of its tokens. The model is updated before it scores (`credit.ImplicitProcess`).
+    """
+    check_positive("implicit_outcome", beta=beta)
+    check_same_shape("implicit_outcome", logp_T=logp_T, reference_T=reference_T, seq_T=seq_T)
+    check_packed(seq_T)
+    check_tensor("implicit_outcome", "outcome_S", outcome_S)
+    check_index("implicit_outcome", "seq_T", seq_T, outcome_S.shape[0])
+    zero_S = logp_T.new_zeros(outcome_S.shape[0])
+    logit_S = zero_S.index_add(0, seq_T, beta * (logp_T - reference_T.detach()))
+    return soft_label(logit_S, zero_S, outcome_S.to(logp_T.dtype))
 
 
 def option_label(logp_first_B: Tensor, logp_second_B: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Per-token terms beside the policy loss, each with its own population and denominator. Suffix: T tokens.
 
-Settings records (`KlTerm`, `PositiveNll`, `Ptx`, `EntropyBonus`) are callables over the functions of the same maths.
+Settings records (`KlTerm`, `PositiveNll`, `Ptx`) are callables over the functions of the same maths.
 """
 
 from __future__ import annotations

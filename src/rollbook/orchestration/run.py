@@ -6,6 +6,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -13,7 +14,9 @@ import psutil
 import torch
 
 from rollbook.environments import single_turn_image
+from rollbook.evaluation.gate import undecided
 from rollbook.ledger import Ledger, environment_manifest
+from rollbook.ledger.manifest import without_home
 from rollbook.models.load import Policy, load_policy
 from rollbook.models.runtime import prepare
 from rollbook.orchestration.proof import prove
@@ -23,7 +26,6 @@ from rollbook.orchestration.stages import run_stage, steps_of
 from rollbook.orchestration.state import StepState, drop_state, read_state, restore
 from rollbook.records import (
     Diverged,
-    GateDecision,
     LedgerError,
     PolicyVersion,
     RecipeError,
@@ -35,7 +37,7 @@ from rollbook.records import (
     content_id,
 )
 from rollbook.records.graph import START, order
-from rollbook.records.recipe import PolicyGradient, Settings
+from rollbook.records.recipe import PolicyGradient, Pretrained, Settings
 from rollbook.rewards import MagistralJudge, package_versions
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.tasks import Acquired, Likeness, Side, Split, acquire, decontaminate, shares, split
@@ -46,6 +48,7 @@ ACQUIRED_AT = "2026-11-29"      # the day the generators' version was pinned; pa
 
 def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress) -> int:
     """Runs all stages into a new folder; returns the exit code. Everything that can be refused is refused before it is made."""
+    recipe = _without_home(recipe)
     _check_supported(recipe.settings)
     dtype = prepare(recipe.settings.run)
     progress.note("loading the model")
@@ -55,27 +58,35 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress) -> int:
     with (Ledger.create(out, _manifest(recipe, policy)) as ledger,
           _session(recipe, ledger, (policy, sides), progress, dtype) as session):
         ledger.append(recipe)
-        _record_sources(session, acquired)
-        session.versions[START] = session.publisher.publish(START, None, (), optimizer=None)
-        session.resident = session.versions[START].id
-        return _go(session, None)
+        return _from_start(session, acquired)
 
 
 def resume_run(out: Path, progress: Progress) -> int:
     """Continues a run from its last complete step; what came after it is undone and made again under the same names."""
     with Ledger.open(out) as ledger:
         recipe = next(iter(ledger.records(ResolvedRecipe)), None)
-        if recipe is None or next(iter(ledger.records(PolicyVersion)), None) is None:
-            raise LedgerError("this run stopped before its first policy was published", got=str(out),
+        if recipe is None:
+            raise LedgerError("this run stopped before its recipe was recorded", got=str(out),
                               why="there is nothing to continue", fix="delete the folder and start the run again")
         if any(end.status == "completed" for end in ledger.records(RunEnd)):
             progress.note("the run is complete; nothing to do")
             return 0
         dtype = prepare(recipe.settings.run)
         policy = load_policy(recipe.settings.model)
-        _, sides = _tasks(recipe.settings)
+        acquired, sides = _tasks(recipe.settings)
         with _session(recipe, ledger, (policy, sides), progress, dtype) as session:
+            if next(iter(ledger.records(PolicyVersion)), None) is None:
+                ledger.rollback(after=next(ledger.events("ResolvedRecipe")).seq, reason="resume")
+                return _from_start(session, acquired)
             return _go(session, _rewind(session))
+
+
+def _from_start(session: Session, acquired: Acquired) -> int:
+    """Everything after the recipe: sources, the first policy, the stages."""
+    _record_sources(session, acquired)
+    session.versions[START] = session.publisher.publish(START, None, (), optimizer=None)
+    session.resident = session.versions[START].id
+    return _go(session, None)
 
 
 def _go(session: Session, state: StepState | None) -> int:
@@ -97,10 +108,7 @@ def _go(session: Session, state: StepState | None) -> int:
             except Diverged as error:
                 session.ledger.append(RunEnd(status="diverged", detail=str(error), observed=_spent(session)))
                 raise
-    final = session.versions[names[-1]]
-    session.ledger.append(GateDecision(policy=final.id, weights=final.weights, decision="undecided", thresholds={},
-                                       regression_owners=(), authority_limits=(), canary=None, rollback=None, expires=None,
-                                       signature=None))
+    session.ledger.append(undecided(session.versions[names[-1]]))
     session.ledger.append(RunEnd(status="completed", detail="", observed=_spent(session)))
     return 0
 
@@ -167,6 +175,14 @@ def _record_sources(session: Session, acquired: Acquired) -> None:
     ledger.append(TokenizerFile(tokenizer=tokenizer.digest, template=tokenizer.template_digest,
                                 blob=ledger.put(tokenizer.document())))
     ledger.append(sides.manifest)
+
+
+def _without_home(recipe: ResolvedRecipe) -> ResolvedRecipe:
+    """The recipe as it is recorded: a model folder below the user's home is written with `~`."""
+    model = recipe.settings.model
+    if not isinstance(model, Pretrained):
+        return recipe
+    return replace(recipe, settings=replace(recipe.settings, model=replace(model, path=without_home(model.path))))
 
 
 def _check_supported(settings: Settings) -> None:

@@ -26,6 +26,7 @@ from rollbook.records.errors import (
     Stopped,
 )
 from rollbook.records.experience import Census, Credit, Experience, Outcome
+from rollbook.records.host import STAGES, HostCheckpoint, HostEvaluation, HostRun, HostTask, HostUpdate, ids_hash
 from rollbook.records.learning import Acknowledgement, Batch, PolicyVersion, Probe, TermSpec, Update
 from rollbook.records.protocols import Completion, Judge, Request, Sampler, Tokenizer, Verifier, WeightSink
 from rollbook.records.recipe import ResolvedRecipe
@@ -42,6 +43,7 @@ from rollbook.records.reward import (
 from rollbook.records.rollout import (
     AttemptId,
     Dispatch,
+    NotExposed,
     SamplingEnvelope,
     Segment,
     TokenizerFile,
@@ -71,11 +73,13 @@ RECORDS = {
     for cls in (RawTask, Decontamination, Task, SplitManifest, EnvironmentImage, EnvironmentProof, Demonstration,
                 SamplingEnvelope, TokenizerFile, Dispatch, Trace, Composition, Scored, Unscored, Outcome, Census, Credit,
                 Batch, Update, PolicyVersion, ProtocolBundle, EvalReport, Comparison, GateDecision, StepReport, SftReport,
-                Selection, StageEnd, RunEnd, AuditReport, ResolvedRecipe)
+                Selection, StageEnd, RunEnd, AuditReport, ResolvedRecipe, HostRun, HostTask, HostUpdate, HostCheckpoint,
+                HostEvaluation)
 }
 
 __all__ = [
     "RECORDS",
+    "STAGES",
     "AbsentComponent",
     "Acknowledgement",
     "AttemptId",
@@ -99,11 +103,17 @@ __all__ = [
     "EvalReport",
     "Experience",
     "GateDecision",
+    "HostCheckpoint",
+    "HostEvaluation",
+    "HostRun",
+    "HostTask",
+    "HostUpdate",
     "Interval",
     "Judge",
     "LedgerError",
     "Message",
     "ModelError",
+    "NotExposed",
     "Outcome",
     "Overlap",
     "PolicyVersion",
@@ -148,5 +158,6 @@ __all__ = [
     "digest",
     "encode",
     "group_name",
+    "ids_hash",
     "sampled_hash",
 ]

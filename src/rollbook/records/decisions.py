@@ -94,19 +94,36 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateDecision:
-    """Stage 14: permission for one exact policy. Without a signed decision there is none."""
+    """Stage 14: permission for one exact policy. Without a signed decision there is none.
 
-    SCHEMA: ClassVar[int] = 1
+    `files` maps each file of the policy's checkpoint to its SHA-256. `thresholds` maps a measure to the least value it must have
+    (see `evaluation.gate.measure`), `reports` names every evaluation of the policy that was on record, `regression_owners` who
+    answers for a task family that got worse. `rollback` is the weight hash to go back to, `incidents` where incidents are
+    reported. Times are UTC. `signature` and `public_key` are the hashes of two objects: the bundle that signs
+    everything here but itself, and the key it is verified with.
+
+    Example: GateDecision(policy="PolicyVersion:4", weights="cd..", files={"model.safetensors": "9a.."}, decision="allow",
+        thresholds={"heldout": 0.4}, reports=("EvalReport:2",), regression_owners={"gcd": "maria"},
+        authority_limits=("serve-internal",), canary="1% of traffic for a day", rollback="ab..", incidents="maria@example.org",
+        decided="2026-11-29T12:00:00Z", expires="2027-03-01T00:00:00Z", signature="5d..", public_key="e1..")
+    """
+
+    SCHEMA: ClassVar[int] = 2
     policy: str
     weights: str
+    files: Mapping[str, str]
     decision: Literal["undecided", "refuse", "allow"]
     thresholds: Mapping[str, float]
-    regression_owners: tuple[str, ...]
+    reports: tuple[str, ...]
+    regression_owners: Mapping[str, str]
     authority_limits: tuple[str, ...]
     canary: str | None
     rollback: str | None
+    incidents: str | None
+    decided: str | None
     expires: str | None
     signature: str | None
+    public_key: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

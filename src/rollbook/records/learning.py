@@ -117,8 +117,9 @@ class PolicyVersion:
     """Stage 12: weights that consumers may sample from. `index` counts publications within the run, from 0 (the start).
 
     `weights` hashes the master weights, `published` what a consumer must hold of them (in its compute dtype), `optimizer` the
-    optimizer's state (None where there is none). `window` names what was trained since the parent: the batches of a policy stage, the
-    `SftReport`s of a supervised one; `updates` counts them. `probe` compares consumer and trainer on fixed tokens.
+    optimizer's state (None where there is none). `window` names what was trained since the parent, the batches of a
+    policy stage or the `SftReport`s of a supervised one, and `updates` counts them. `probe` compares consumer and trainer
+    on fixed tokens.
 
     Example: PolicyVersion(index=4, stage="rl", weights="cd..", published="ab..", parent="PolicyVersion:3", updates=2,
         optimizer="ef..", window=("Batch:1", "Batch:2"), healthy=True,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 Plain = str | bool | int | float | None
-Nested = Plain | Mapping[str, Plain]
+Nested = Plain | Mapping[str, Plain | Mapping[str, Plain]]      # an objective, its credit rule, a rule inside that
 Label = Literal["D", "C", "R", "I", "U"]
 Scale = Literal["full", "lab", "tiny"]
 

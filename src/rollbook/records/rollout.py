@@ -97,8 +97,8 @@ class NotExposed:
 class Segment:
     """Consecutive tokens of one owner and, for the policy's own, of one policy version.
 
-    `logps` are the engine's log-probabilities at sampling temperature, in nats; None for tokens nobody sampled, `NotExposed()` for
-    sampled tokens of a recorded host that did not show them.
+    `logps` are the engine's log-probabilities at sampling temperature, in nats; None for tokens nobody sampled,
+    `NotExposed()` for sampled tokens of a recorded host that did not show them.
 
     Example: Segment(owner="policy", token_ids=(17, 2), logps=(-0.5, -0.01), version=3)
     """
@@ -112,10 +112,11 @@ class Segment:
         if self.owner == "policy" and isinstance(self.logps, NotExposed):
             if not self.token_ids or self.version is None:
                 raise RecordError("a policy segment without its log-probs has tokens and a policy version",
-                                  got=f"{len(self.token_ids)} tokens, version {self.version}", why="of no token nothing is hidden")
+                                  got=f"{len(self.token_ids)} tokens, version {self.version}")
         elif self.owner == "policy":
-            if self.logps is None or self.version is None or len(self.logps) != len(self.token_ids):
-                got = "none" if self.logps is None else str(len(self.logps))
+            known = self.logps or ()
+            if self.logps is None or self.version is None or len(known) != len(self.token_ids):
+                got = "none" if self.logps is None else str(len(known))
                 raise RecordError("a policy segment needs one log-prob per token and a policy version",
                                   got=f"{len(self.token_ids)} tokens, {got} log-probs, version {self.version}")
         elif self.logps is not None or self.version is not None:

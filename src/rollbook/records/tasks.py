@@ -186,14 +186,18 @@ class Trial:
 class EnvironmentProof:
     """Stage 4: an environment built twice, reset twice and re-scored under changed conditions, while it could still be run.
 
+    `judge` is the digest of the judge that was proved; `verdicts` says what it made of the texts: right, wrong, gated, unscored.
     `unproved` gives the trials that could not be made here, with the reason.
 
-    Example: EnvironmentProof(environment="EnvironmentImage:1", trials=(Trial(...),), unproved={})
+    Example: EnvironmentProof(environment="EnvironmentImage:1", judge="c0..", trials=(Trial(...),),
+        verdicts={"right": 8, "wrong": 8, "gated": 8}, unproved={})
     """
 
-    SCHEMA: ClassVar[int] = 1
+    SCHEMA: ClassVar[int] = 2
     environment: str
+    judge: str
     trials: tuple[Trial, ...]
+    verdicts: Mapping[str, int]
     unproved: Mapping[str, str]
     observed: Mapping[str, float] = field(default_factory=dict)
 

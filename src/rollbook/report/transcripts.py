@@ -166,7 +166,7 @@ def _card(kind: str, task: str, contract: Task | None, sides: Sequence[tuple[Eva
 
 def _side(stage: str, attempt: Attempt, texts: TokenTexts, *, skip: int) -> Side:
     trace, verdict, _ = attempt
-    parts = [_part(segment.owner, segment.token_ids, segment.logps, texts) for segment in trace.segments[skip:]]
+    parts = [_part(segment.owner, segment.token_ids, segment.logps or None, texts) for segment in trace.segments[skip:]]
     if texts.tokenizer is None:
         parts = [Part(owner="policy", tokens=(), more=0, text=trace.text)]
     counts: dict[str, int] = {}

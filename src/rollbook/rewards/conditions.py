@@ -6,14 +6,16 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, Literal, NoReturn, get_args
 
-Condition = Literal["ordinary", "clock", "network", "packages"]
-CONDITIONS: tuple[Condition, ...] = get_args(Condition)
+Changed = Literal["clock", "network", "packages"]
+Condition = Literal["ordinary"] | Changed
+CONDITIONS: tuple[Condition, ...] = ("ordinary", *get_args(Changed))
 VARIABLE = "ROLLBOOK_CONDITION"      # inherited by the processes that a judge starts
 AHEAD_DAYS = 400
-DESCRIPTIONS = {"clock": f"clock {AHEAD_DAYS} days ahead", "network": "every connection refused",
-                "packages": "another package index and no user packages"}
+DESCRIPTIONS: Mapping[Changed, str] = {"clock": f"clock {AHEAD_DAYS} days ahead", "network": "every connection refused",
+                                       "packages": "another package index and no user packages"}
 
 
 def apply(condition: Condition) -> None:

@@ -1,20 +1,22 @@
-"""Judges the same texts under every condition, each in a process of its own: one JSON request in, one JSON answer out.
+"""Judges the same texts twice under every condition, each in a process of its own: one JSON request in, one JSON answer out.
 
 Run as `python -m rollbook.rewards.rescore`. The judge is named by its class, so that whatever judge a run uses is the one proved.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollbook.records import AttemptId, RollbookError, Segment, Task, Trace, canonical, decode, digest, encode
+from rollbook.records import AttemptId, Scored, Segment, Task, Trace, Verdict, canonical, decode, digest, encode
 from rollbook.records.recipe import RewardSettings
 from rollbook.rewards.conditions import CONDITIONS, Condition, apply
 from rollbook.rewards.errors import RewardError
@@ -24,11 +26,15 @@ SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescored:
-    """What came out under one condition: hashes of the verdicts and of the prompts the tasks start with, and the judge's own."""
+    """What came out under one condition: hashes of the verdicts, of those of the same judge asked again in another order, of the
+    prompts the tasks start with, of symbolic comparisons (None where not made), the judge's own; and counts of verdicts."""
 
     verdicts: str
+    again: str
     prompts: str
     judge: str
+    counts: Mapping[str, int]
+    symbolic: str | None = None
 
 
 def rescore(judge: type, settings: RewardSettings, items: Sequence[tuple[Task, str]]) -> dict[Condition, Rescored]:
@@ -48,13 +54,50 @@ def rescore(judge: type, settings: RewardSettings, items: Sequence[tuple[Task, s
 def fingerprint(judge: Any, items: Sequence[tuple[Task, str]]) -> Rescored:
     """The hashes for this judge in this process."""
     traces = [_trace(index, task, text) for index, (task, text) in enumerate(items)]
-    try:
-        verdicts = judge.judge(traces, {task.id: task for task, _ in items})
-    except RollbookError as error:
-        verdicts = [str(error)]
-    shown = [encode(verdict) if not isinstance(verdict, str) else verdict for verdict in verdicts]
-    prompts = [[message.content for message in task.prompt] for task, _ in items]
-    return Rescored(verdicts=digest(canonical(shown)), prompts=digest(canonical(prompts)), judge=judge.digest)
+    tasks = {task.id: task for task, _ in items}
+    verdicts = judge.judge(traces, tasks)
+    again = judge.judge(traces[::-1], tasks)[::-1]
+    return Rescored(verdicts=_hash(verdicts), again=_hash(again), prompts=prompts_hash([task for task, _ in items]),
+                    judge=judge.digest, counts=dict(Counter(map(kind_of, verdicts))))
+
+
+def prompts_hash(tasks: Sequence[Task]) -> str:
+    """Hash of what the tasks start with, in order."""
+    return digest(canonical([[message.content for message in task.prompt] for task in tasks]))
+
+
+def proof_items(tasks: Sequence[Task], count: int) -> list[tuple[Task, str]]:
+    """A right answer in the required form, a wrong one and no answer for each of the first `count` tasks."""
+    form = "<think>\n</think>\n\\boxed{{{}}}"
+    return [(task, text) for task in tasks[:count]
+            for text in (form.format(task.reference), form.format(task.reference + "1"), "")]
+
+
+def kind_of(verdict: Verdict) -> str:
+    """Right, wrong, gated (no usable answer) or unscored."""
+    if not isinstance(verdict, Scored):
+        return "unscored"
+    if any(part.name == "correctness" for part in verdict.vector.components):
+        return "right" if verdict.vector.accuracy == 1.0 else "wrong"
+    return "gated"
+
+
+def _hash(verdicts: Sequence[Verdict]) -> str:
+    return digest(canonical([encode(verdict) for verdict in verdicts]))
+
+
+def _symbolic(items: Sequence[tuple[Task, str]]) -> str:
+    """Hash of comparisons that plain numbers do not decide, as a worker would make them."""
+    from rollbook.rewards.math import equivalent
+
+    found: list[bool | str] = []
+    for reference in dict.fromkeys(task.reference for task, _ in items):
+        for answer in (f"{reference} + 0", f"{reference} + 1"):
+            try:
+                found.append(equivalent(answer, reference))
+            except Exception as error:  # a parser may raise anything; what it raises must not change either
+                found.append(type(error).__name__)
+    return digest(canonical(found))
 
 
 def _trace(index: int, task: Task, text: str) -> Trace:
@@ -75,7 +118,7 @@ def main() -> None:
     print(json.dumps({condition: _forked(condition, judge, request) for condition in CONDITIONS}))
 
 
-def _forked(condition: Condition, judge: type, request: Mapping[str, Any]) -> dict[str, str]:
+def _forked(condition: Condition, judge: type, request: Mapping[str, Any]) -> dict[str, Any]:
     """The hashes as a forked child under the condition finds them."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -84,9 +127,9 @@ def _forked(condition: Condition, judge: type, request: Mapping[str, Any]) -> di
             apply(condition)
             items = [(decode(Task, task), text) for task, text in zip(request["tasks"], request["texts"], strict=True)]
             made = judge(decode(RewardSettings, request["settings"]))
-            found = fingerprint(made, items)
+            found = dataclasses.replace(fingerprint(made, items), symbolic=_symbolic(items))
             made.close()
-            os.write(writer, json.dumps({name: getattr(found, name) for name in Rescored.__slots__}).encode())
+            os.write(writer, json.dumps(dataclasses.asdict(found)).encode())
             os._exit(0)
         except BaseException as error:
             os.write(2, f"{condition}: {type(error).__name__}: {error}\n".encode())

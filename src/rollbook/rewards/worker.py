@@ -28,7 +28,10 @@ def main(seconds: float, memory_bytes: int, parent: int) -> None:
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
     import math_verify  # noqa: F401  (the slow import, before the clock of the first request runs)
 
+    from rollbook.rewards.conditions import apply_inherited
     from rollbook.rewards.math import UnparsableReference, equivalent
+
+    apply_inherited()
 
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

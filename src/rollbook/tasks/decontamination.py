@@ -1,8 +1,8 @@
 """Stage 1's silent failure: is an evaluation item, or something much like it, among the training tasks?
 
-Three methods, from certain to likely: equal text, a shared run of n words, and near-duplicates by MinHash. Words that most tasks
-of a side share are their template, not their content, and do not count. Between two procedural sources surface likeness says
-nothing (12 + 34 and 12 + 35 are other problems): there equal text counts here and the split unit counts in stage 3.
+Three methods, from certain to likely: equal text, a shared run of n words, near-duplicates by MinHash. Runs of words that many
+tasks of both sides share are their template, not their content, and do not count. Between two procedural sources likeness of the
+surface says nothing (12 + 34 and 12 + 35 are other problems): there equal text counts here and the split unit counts in stage 3.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHORTEST = 5                       # words: a shorter run is shared by accident
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
     """Thresholds: words per n-gram, Jaccard index of word shingles (3 words) from which two tasks are near-duplicates, and the
-    share of a side's tasks above which an n-gram is boilerplate.
+    share of a side's tasks above which a run of 5 words is boilerplate.
 
     Example: Likeness(ngram=13, jaccard=0.8, boilerplate=0.05)
     """
@@ -60,8 +60,9 @@ def decontaminate(train: Side, protected: Side, *, protocol: str, likeness: Like
         why = "both sides are procedural: likeness of the surface does not make two problems one; stage 3 compares their units"
         skipped = dict.fromkeys(("ngram", "minhash"), why)
     else:
-        found += _ngrams(shown, kept, likeness)
-        found += _near(shown, kept, likeness)
+        contents = _contents(shown, kept, likeness.boilerplate)
+        found += _ngrams(*contents, likeness.ngram)
+        found += _near(*contents, likeness.jaccard)
     names = [task.id for task in train.tasks], [task.id for task in protected.tasks]
     overlaps = tuple(Overlap(train=names[0][t], protected=names[1][p], method=method, score=score)
                      for t, p, method, score in sorted(set(found)))
@@ -84,7 +85,8 @@ def asked(messages: Iterable[Message]) -> Words:
 def near_duplicates(train: Sequence[str], protected: Sequence[str], likeness: Likeness) -> Iterator[tuple[int, int, float]]:
     """Places of texts on the two sides that are equal or near-duplicates, with their likeness."""
     sides = [_words(text) for text in train], [_words(text) for text in protected]
-    found = {(one, other): score for one, other, _, score in (*_near(*sides, likeness), *_exact(*sides))}
+    near = _near(*_contents(*sides, likeness.boilerplate), likeness.jaccard)
+    found = {(one, other): score for one, other, _, score in (*near, *_exact(*sides))}
     yield from ((*pair, score) for pair, score in sorted(found.items()))
 
 
@@ -112,12 +114,22 @@ def _boilerplate(side: Sequence[Words], size: int, share: float) -> set[Words]:
     return {gram for gram, count in counts.items() if count > max(2, share * len(side))}
 
 
-def _ngrams(train: Sequence[Words], protected: Sequence[Words], likeness: Likeness) -> Iterator[Found]:
-    common = _boilerplate(train, likeness.ngram, likeness.boilerplate) & _boilerplate(protected, likeness.ngram,
-                                                                                     likeness.boilerplate)
+def _contents(train: Sequence[Words], protected: Sequence[Words], share: float) -> tuple[list[Words], list[Words]]:
+    """The texts of both sides without the words that stand in a run which is boilerplate on both."""
+    common = _boilerplate(train, SHORTEST, share) & _boilerplate(protected, SHORTEST, share)
+    return [_content(words, common) for words in train], [_content(words, common) for words in protected]
+
+
+def _content(words: Words, common: set[Words]) -> Words:
+    starts = (i for i in range(len(words) - SHORTEST + 1) if words[i:i + SHORTEST] in common)
+    covered = {i + offset for i in starts for offset in range(SHORTEST)}
+    return tuple(word for i, word in enumerate(words) if i not in covered)
+
+
+def _ngrams(train: Sequence[Words], protected: Sequence[Words], ngram: int) -> Iterator[Found]:
     places: dict[Words, list[int]] = defaultdict(list)
     for index, words in enumerate(protected):
-        for gram in _grams(words, likeness.ngram) - common:
+        for gram in _grams(words, ngram):
             places[gram].append(index)
     sizes = sorted({len(gram) for gram in places})
     for index, words in enumerate(train):
@@ -125,9 +137,8 @@ def _ngrams(train: Sequence[Words], protected: Sequence[Words], likeness: Likene
         yield from ((index, other, "ngram", 1.0) for other in shared)
 
 
-def _near(train: Sequence[Words], protected: Sequence[Words], likeness: Likeness) -> Iterator[Found]:
-    common = _boilerplate(train, 3, likeness.boilerplate) & _boilerplate(protected, 3, likeness.boilerplate)
-    sets = [_grams(words, 3) - common for words in train], [_grams(words, 3) - common for words in protected]
+def _near(train: Sequence[Words], protected: Sequence[Words], jaccard: float) -> Iterator[Found]:
+    sets = [_grams(words, 3) for words in train], [_grams(words, 3) for words in protected]
     buckets: dict[tuple[int, bytes], list[int]] = defaultdict(list)
     for index, signature in _signatures(sets[1]):
         for band, part in enumerate(np.split(signature, BANDS)):
@@ -138,7 +149,7 @@ def _near(train: Sequence[Words], protected: Sequence[Words], likeness: Likeness
         for other in near:
             a, b = sets[0][index], sets[1][other]
             score = len(a & b) / len(a | b)
-            if score >= likeness.jaccard:
+            if score >= jaccard:
                 yield index, other, "minhash", score
 
 

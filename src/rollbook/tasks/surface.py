@@ -34,6 +34,15 @@ def derived(secret: str, text: str, shown: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def shows(secret: str, text: str) -> bool:
+    """Whether a text has the secret as it is.
+
+    Example: shows("5", "Calculate 5 - 0.") is True
+    """
+    words = words_of(secret)
+    return _as_number(secret, text, "") or _holds(words_of(text), Counter(words), words)
+
+
 def words_of(text: str) -> list[str]:
     """Letters-and-digits tokens in order, compatibility forms unified and invisible characters removed."""
     return TOKEN.findall(plain(text))

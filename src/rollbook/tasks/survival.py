@@ -21,7 +21,8 @@ CONSTRAINTS = frozenset(
     "without".split())
 RUN = re.compile(r"[-+\s(]*\d[\d\s.()+*/^<>=-]*")
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
-SPACES = re.compile(r"\s{2,}|[^\S \n]|^\s|\s$")
+SPACES = re.compile(r"\s{2,}|[^\S \n]")
+EDGES = re.compile(r"\A\s+|\s+\Z")
 MARKS = frozenset("=:?. \n")      # a formatter may add these
 MARKS_ADDED = 2
 TEMPLATE_TASKS = 8                # from so many raw tasks of a source on, what all of them say is their template
@@ -90,6 +91,7 @@ def _runs(text: str) -> list[str]:
 def _characters(raw: str, shown: str) -> Iterator[Change]:
     """Characters that say nothing to a reader can say something to a policy."""
     odd = [space for space in SPACES.findall(shown) if space not in raw]
+    odd += [] if EDGES.search(raw) else EDGES.findall(shown)
     marks = Counter(c for c in shown if not c.isalnum()) - Counter(c for c in raw if not c.isalnum())
     strange = sorted(c for c in marks if c not in MARKS)
     if odd or strange or marks.total() - marks[" "] - marks["\n"] > MARKS_ADDED:

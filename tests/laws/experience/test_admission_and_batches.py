@@ -1,5 +1,7 @@
 """Which attempts train, and how they are cut into optimizer steps and micro-batches."""
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
@@ -8,8 +10,8 @@ from hypothesis import strategies as st
 from rollbook.experience.admission import AdmissionRule, admit, group
 from rollbook.experience.batches import credited, evaluate, micro_batches, minibatches, pack
 from rollbook.ledger import close_census
-from rollbook.objectives import Magistral
-from rollbook.objectives.credit import MinibatchStandardized
+from rollbook.objectives import Corrected, Dapo, Magistral
+from rollbook.objectives.credit import GroupNormalized, MinibatchStandardized
 from rollbook.records import (
     Budget,
     Message,
@@ -123,3 +125,21 @@ def test_advantages_are_standardised_over_their_own_minibatch():
         values = torch.tensor(credit.advantage, dtype=torch.float64)
         assert values.mean().abs() < 1e-9
         assert float(values.pow(2).mean().sqrt()) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_dapos_overlong_filter_gives_truncated_answers_no_weight_and_does_not_count_them():
+    traces, verdicts = made([[0.0, 1.0], [0.0, 1.0]])
+    groups = admit(group(traces, verdicts, TASKS), RULE).groups
+    cut = dataclasses.replace(groups[0].members[0].trace, stop_reason="length")
+    members = (dataclasses.replace(groups[0].members[0], trace=cut), *groups[0].members[1:])
+    part = (dataclasses.replace(groups[0], members=members), groups[1])
+    for wrapped in (False, True):
+        weights = {}
+        for filtered in (False, True):
+            objective = Dapo(overlong_filter=filtered, credit=GroupNormalized(eps=1e-6, ddof=0), aggregate="token_mean")
+            if wrapped:
+                objective = Corrected(objective=objective, rule="icepop", low=0.5, high=1.0)
+            [credit] = credited([part], objective, "rl/000001")
+            weights[filtered] = pack(part, credit, objective, max_tokens=1000, max_length=None).weight_KT[0]
+        assert weights[False].tolist() == pytest.approx([1 / 12] * 12)
+        assert weights[True].tolist() == pytest.approx([0.0] * 3 + [1 / 9] * 9)

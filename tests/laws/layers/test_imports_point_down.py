@@ -27,16 +27,23 @@ ALLOWED = {  # the table of the architecture
     "training": {"records", "objectives", "models", "experience"},
     "evaluation": {"records", "tasks", "environments", "rewards", "rollouts"},
     "orchestration": LOWER,
+    "adapters": {"records", "ledger"},
     "audit": {"records", "ledger", "objectives", "models", "tasks", "environments", "rewards", "experience", "training",
               "evaluation"},
     "recipes": {"records", "evidence"},
     "report": {"records", "evidence", "ledger"},
-    "cli": LOWER | {"orchestration", "audit", "recipes", "report", "cli_audit", "cli_output", "cli_progress"},
+    "cli": LOWER | {"orchestration", "audit", "recipes", "report", "cli_audit", "cli_evidence", "cli_gate", "cli_inspect",
+                    "cli_output", "cli_progress"},
     "cli_audit": {"records", "ledger", "audit", "cli_output"},
+    "cli_gate": {"records", "evaluation", "orchestration", "cli_output"},
+    "cli_inspect": {"records", "ledger", "report", "cli_output"},
+    "cli_evidence": {"records", "ledger", "audit", "orchestration", "cli_output", "cli_progress"},
     "cli_output": {"records", "recipes"},
     "cli_progress": {"records"},
 }
-HOMES = {"transformers": "models/", "vllm": "rollouts/engines/vllm.py", "ray": "orchestration/runtimes/ray.py"}
+HOMES = {"transformers": ("models/", "adapters/trl.py"), "trl": "adapters/trl.py", "vllm": "rollouts/engines/vllm.py",
+         "ray": "orchestration/runtimes/ray.py",
+         "duckdb": "ledger/query.py", "model_signing": "evaluation/signing.py", "cryptography": "evaluation/signing.py"}
 
 
 def imported(file: Path) -> Iterator[str]:

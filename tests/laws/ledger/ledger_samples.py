@@ -11,6 +11,7 @@ from rollbook.records import (
     AbsentComponent,
     Acknowledgement,
     Component,
+    NotExposed,
     Outcome,
     PolicyVersion,
     RewardVector,
@@ -84,7 +85,8 @@ def segment(draw: st.DrawFn) -> Segment:
     if owner != "policy":
         return Segment(owner=owner, token_ids=tuple(tokens))
     logps = draw(st.lists(LOGPS, min_size=len(tokens), max_size=len(tokens)))
-    return Segment(owner=owner, token_ids=tuple(tokens), logps=tuple(logps), version=draw(st.integers(0, 2**31 - 1)))
+    known = NotExposed() if tokens and draw(st.integers(0, 3)) == 0 else tuple(logps)
+    return Segment(owner=owner, token_ids=tuple(tokens), logps=known, version=draw(st.integers(0, 2**31 - 1)))
 
 
 @st.composite

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from ledger_samples import any_rows, outcome, policy, rows, scored, trace
 
-from rollbook.ledger import Ledger, TraceTable, lineage
+from rollbook.ledger import Ledger, TraceTable, columns, lineage
 from rollbook.ledger.encoding import record_id
 from rollbook.ledger.objects import file_digest
 from rollbook.records import (
@@ -196,6 +196,14 @@ def test_a_trace_table_with_other_columns_or_versions_is_refused(ledger: Ledger,
     ledger.append(TraceTable(name="u", rows=1, tokens=6, root="", observed=notes))
     with pytest.raises(LedgerError, match=r"line 2 .*u\.parquet has other columns"):
         list(ledger.read_traces("u"))
+
+
+def test_a_trace_table_of_the_version_before_hidden_log_probs_is_read_under_the_same_ids(ledger: Ledger, monkeypatch) -> None:
+    traces, verdicts, outcomes = rows(4)
+    monkeypatch.setattr(columns, "SCHEMA", columns.SCHEMA.with_metadata(columns.OLDER[0]))
+    ledger.write_traces("t", traces, verdicts, outcomes)
+    monkeypatch.undo()
+    assert [found for found, _, _ in ledger.read_traces()] == traces
 
 
 def test_a_logged_path_outside_the_table_folders_is_refused(ledger: Ledger) -> None:

@@ -236,3 +236,11 @@ def test_the_entropy_bonus_raises_entropy_with_gradient_minus_p_log_p_plus_h() -
 
 def test_nll_terms_have_gradient_minus_one() -> None:
     assert gradient(positive_nll, -2.0) == gradient(ptx, -2.0) == -1
+
+
+def test_the_gradient_of_the_unbiased_kl_is_rho_d_in_single_precision_too():
+    d_T = torch.linspace(-25.0, 3.0, 57)
+    logp_T = (d_T - 30.0).requires_grad_(True)
+    anchor_T, reference_T = logp_T.detach() - math.log(0.99), logp_T.detach() - d_T
+    kl.unbiased(logp_T, anchor_T, reference_T).sum().backward()
+    torch.testing.assert_close(logp_T.grad, 0.99 * d_T, rtol=1e-5, atol=1e-5)

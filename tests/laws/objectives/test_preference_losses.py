@@ -20,6 +20,7 @@ from rollbook.objectives.preference import (
     Responses,
     clamp_reasoned_label,
     dpo,
+    implicit_outcome,
     listwise,
     margin,
     option_label,
@@ -153,6 +154,21 @@ def test_soft_labels_have_gradient_sigmoid_of_the_gap_minus_q(gap: float, q: flo
     torch.testing.assert_close(swapped_B, loss_B.detach())
 
 
+@given(beta=st.floats(0.01, 2), shift=st.floats(-3, 3))
+@FEW
+def test_primes_reward_model_moves_every_token_of_a_right_answer_up_by_beta_times_one_minus_sigmoid(
+    beta: float, shift: float
+) -> None:
+    """Sequence 0 (right) has sum of log-ratios 0.1 + shift, sequence 1 (wrong) has 0.3; the reference stays where it is."""
+    logp_T = vector(-1.0 + shift, -0.5, -0.7, grad=True)
+    reference_T = vector(-1.0, -0.6, -1.0, grad=True)
+    loss_S = implicit_outcome(logp_T, reference_T, torch.tensor([0, 0, 1]), vector(1.0, 0.0), beta=beta)
+    right, wrong = sigmoid(beta * (0.1 + shift)), sigmoid(beta * 0.3)
+    assert loss_S.tolist() == pytest.approx([-math.log(right), -math.log(1 - wrong)])
+    found_T, none = torch.autograd.grad(loss_S.sum(), (logp_T, reference_T), allow_unused=True)
+    assert found_T.tolist() == pytest.approx([-beta * (1 - right)] * 2 + [beta * wrong]) and none is None
+
+
 def test_option_labels_are_normalised_over_the_two_options_only() -> None:
     first_B, second_B = vector(-3.0, -9.0), vector(-4.0, -7.0)
     label_B = option_label(first_B, second_B)
@@ -176,6 +192,10 @@ def test_only_reasoned_labels_are_clamped_and_clamping_is_idempotent() -> None:
         lambda: listwise(vector(1, 2), torch.tensor([False, False])),
         lambda: ranked(vector(1, 2), torch.tensor([0, 0])),
         lambda: Dpo(beta=0),
+        lambda: implicit_outcome(vector(1, 2), vector(1), torch.tensor([0, 1]), vector(1, 0), beta=0.05),
+        lambda: implicit_outcome(vector(1, 2), vector(1, 2), torch.tensor([0, 2]), vector(1, 0), beta=0.05),
+        lambda: implicit_outcome(vector(1, 2, 3), vector(1, 2, 3), torch.tensor([0, 1, 0]), vector(1, 0), beta=0.05),
+        lambda: implicit_outcome(vector(1, 2), vector(1, 2), torch.tensor([0, 1]), vector(1, 2), beta=0.05),
         lambda: Llama3Dpo(nll_reduction="median", nll_on="all"),
         lambda: Responses(
             logp_T=vector(1), reference_T=vector(1, 2), pair_T=torch.tensor([0]), format_T=torch.tensor([False]), pairs=1

@@ -188,6 +188,8 @@ RESPONSES = {"correct_S": ids(1, 0) > 0, "calls_S": ids(2, 0), "errors_S": ids(1
         lambda: AdaptiveEntropy(step=0.1, maximum=None).coefficient(0.1, NAN),
         lambda: AdaptiveEntropy(target=NAN, step=0.1, maximum=None),
         lambda: ro.Ppo(dual="3"),
+        lambda: ro.DecoupledPpo(weight_rule="cap", weight_cap=0.0),
+        lambda: ro.DecoupledPpo(weight_rule="mask", weight_cap=NAN),
         *(
             lambda bad=bad: ro.KimiK25(
                 tau=0.1, bound_on="log_ratio", log_low=bad, log_high=0.2, tau_mask="all", ratio_to="anchor"

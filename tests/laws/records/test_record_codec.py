@@ -16,6 +16,7 @@ from rollbook.records import (
     CodecError,
     Component,
     Credit,
+    NotExposed,
     Outcome,
     PolicyVersion,
     Probe,
@@ -38,9 +39,11 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 NOTES = st.dictionaries(st.text(max_size=4), NUMBERS, max_size=3)
 SEGMENTS = st.one_of(
     st.builds(Segment, owner=st.sampled_from(["user", "tool"]), token_ids=st.lists(st.integers()).map(tuple)),
+    st.builds(Segment, owner=st.just("policy"), token_ids=st.lists(st.integers(), min_size=1).map(tuple), version=st.integers(),
+              logps=st.just(NotExposed())),
     st.lists(st.tuples(st.integers(), NUMBERS)).map(lambda pairs: Segment(
         owner="policy", token_ids=tuple(token for token, _ in pairs), logps=tuple(logp for _, logp in pairs), version=1)))
-TRACES = st.builds(Trace, attempt=st.text(), task=st.text(), group=st.text(), envelope=st.text(),
+TRACES = st.builds(Trace, attempt=st.text(), task=st.text(), group=st.text(), envelope=st.none() | st.text(),
                    segments=st.lists(SEGMENTS, min_size=1).map(tuple), stop_reason=st.sampled_from(["length", "failed"]),
                    text=st.text(), observed=NOTES)
 VECTORS = st.builds(RewardVector, components=st.lists(st.builds(Component, name=st.text(), value=NUMBERS, verifier=st.just(STAMP),
@@ -157,5 +160,11 @@ def test_records_refuse_what_breaks_their_own_law() -> None:
         Census(scope="s", issued={"f": 2}, outcomes={"f": {"accepted": 1}}, in_flight={})
     with pytest.raises(RecordError, match="one log-prob per token"):
         Segment(owner="policy", token_ids=(1, 2), logps=(0.0,), version=0)
+    with pytest.raises(RecordError, match="one log-prob per token"):
+        Segment(owner="policy", token_ids=(1, 2), logps=None, version=0)
+    with pytest.raises(RecordError, match="without its log-probs has tokens"):
+        Segment(owner="policy", token_ids=(), logps=NotExposed(), version=0)
+    with pytest.raises(RecordError, match="only the policy's own"):
+        Segment(owner="tool", token_ids=(1,), logps=NotExposed())
     with pytest.raises(RecordError, match="only the policy's own"):
         Segment(owner="tool", token_ids=(1,), logps=(0.0,))

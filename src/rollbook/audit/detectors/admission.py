@@ -14,7 +14,8 @@ from rollbook.records.recipe import PolicyGradient
 SAME = 1e-9             # rewards closer than this are one reward
 LEAST = 2               # a baseline needs two scored attempts
 OF_GROUP = ("accepted", "uniform", "group_incomplete")
-STOPPED = {"truncated": ("length", "context_full"), "failed": ("failed",), "cancelled": ("cancelled",), "timed_out": ("cancelled",)}
+STOPPED = {"truncated": ("length", "context_full"), "failed": ("failed",), "cancelled": ("cancelled",),
+           "timed_out": ("cancelled",)}
 
 
 @dataclass(slots=True)
@@ -88,7 +89,10 @@ class AdmissionDetector(Detector):
             case Batch():
                 self._trained(identity, record)
             case StepReport():
-                self._close(f"{record.stage}/{record.step:06d}", identity)
+                scope = f"{record.stage}/{record.step:06d}"
+                if scope not in self.censuses:
+                    self.fail(identity, f"no census was closed over {scope}", "close a census over every step")
+                self._close(scope, identity)
             case StageEnd():
                 for scope in [scope for scope in self.steps if scope.startswith(f"{record.stage}/")]:
                     self._close(scope, identity)
@@ -136,10 +140,11 @@ class AdmissionDetector(Detector):
         if distribution := compared(self.issued, self.trained):
             self.note(distribution)
         if self.unproven:
-            self.note("codes that no record proves: " + ", ".join(f"{code} {count}" for code, count in sorted(self.unproven.items())))
+            counts = ", ".join(f"{code} {count}" for code, count in sorted(self.unproven.items()))
+            self.note(f"codes that no record proves: {counts}")
 
     def _dispatched(self, run: RunIndex, identity: str, record: Dispatch) -> None:
-        known = [run.tasks.get(task) for task in record.tasks]
+        known = [run.tasks.get(task) or run.host_tasks.get(task) for task in record.tasks]
         lost = [task for task, found in zip(record.tasks, known, strict=True) if found is None]
         if lost:
             self.fail(identity, f"{len(lost)} attempts were issued for tasks that are not on record, first {lost[0]}",
@@ -174,9 +179,11 @@ class AdmissionDetector(Detector):
         code, verdict, reason = row.outcome.code, row.verdict, row.trace.stop_reason
         unscored = verdict is None or isinstance(verdict, Unscored)
         if unscored and code in OF_GROUP:
-            self.fail(row.id, f"{row.trace.attempt} is {code} and has no reward", "give the code unscored to attempts without verdict")
+            self.fail(row.id, f"{row.trace.attempt} is {code} and has no reward", "give the code unscored to attempts without "
+                      "verdict")
         elif code == "unscored" and not unscored:
-            self.fail(row.id, f"{row.trace.attempt} is called unscored and has a reward", "reject scored attempts under a true code")
+            self.fail(row.id, f"{row.trace.attempt} is called unscored and has a reward", "reject scored attempts under a true "
+                      "code")
         elif code in STOPPED:
             late = isinstance(verdict, Unscored) and (code, verdict.code) in (("timed_out", "timeout"), ("failed", "crash"))
             if reason not in STOPPED[code] and not late:
@@ -200,18 +207,21 @@ class AdmissionDetector(Detector):
             flying += one.flying()
             for (family, code), count in one.codes.items():
                 counted.setdefault(family, Counter())[code] += count
-            del self.open[one.dispatch.scope]
             self.closed.add(one.dispatch.scope)
+            if one.missing:
+                one.codes.clear()
+                one.seq = run.seq
+            else:
+                del self.open[one.dispatch.scope]
         for what, stated, found in (("issued", record.issued, issued), ("ended", record.outcomes, counted),
                                     ("in flight", record.in_flight, flying)):
             if _plain(stated) != _plain(found):
-                self.fail(identity, f"the census of {record.scope} says {what}: {_plain(stated)}; the dispatches and outcomes of this "
-                          f"scope say {_plain(found)}", "count a census from the dispatches and outcomes that are on record")
-        if flying and run.complete:
-            self.fail(identity, f"{sum(flying.values())} attempts of {record.scope} never ended", "record their outcomes")
+                self.fail(identity, f"the census of {record.scope} says {what}: {_plain(stated)}; the dispatches and outcomes of "
+                          f"this scope say {_plain(found)}", "count a census from the dispatches and outcomes that are on record")
         for name, group in self.steps[record.scope].groups.items() if record.scope in self.steps else ():
             if (untrue := group.untrue()) is not None:
-                self.fail(group.trace, f"{untrue} ({name})", "admit groups by the rule: two or more scored attempts whose rewards differ")
+                self.fail(group.trace, f"{untrue} ({name})", "admit groups by the rule: two or more scored attempts whose "
+                          "rewards differ")
 
     def _trained(self, identity: str, record: Batch) -> None:
         step = record.scope.rpartition("/")[0]
@@ -237,7 +247,8 @@ class AdmissionDetector(Detector):
         if lost:
             lengths = sorted(scope.rows[trace][2] for trace in lost)
             self.fail(where, f"{len(lost)} attempts of {step} were accepted and not trained, first {lost[0]} "
-                      f"({lengths[0]} to {lengths[-1]} tokens)", "train on everything that is accepted, or reject it under a code")
+                      f"({lengths[0]} to {lengths[-1]} tokens)", "train on everything that is accepted, or reject it under a "
+                      "code")
 
 
 def policy_stage(run: RunIndex, scope: str) -> PolicyGradient | None:

@@ -135,8 +135,8 @@ class ColdStartDetector(Detector):
         lengths = [one.length for one in known]
         ids, weight = given["token_ids"].astype(np.int32), given["weight"]
         if given["length"].tolist() != lengths or len(ids) != sum(lengths) or len(weight) != len(ids):
-            self.fail(identity, f"{len(ids)} tokens with {len(weight)} weights in {len(given['length'])} sequences were trained, the "
-                      f"demonstrations have {sum(lengths)} in {len(lengths)}", "train the demonstrations as they are recorded")
+            self.fail(identity, f"{len(ids)} tokens with {len(weight)} weights in {len(given['length'])} sequences were trained, "
+                      f"the demonstrations have {sum(lengths)} in {len(lengths)}", "train what is recorded, whole")
             return
         policy = sum(int(mask(one.owned, one.length).sum()) for one in known)
         if report.tokens != policy:

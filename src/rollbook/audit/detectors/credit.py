@@ -10,11 +10,14 @@ import numpy as np
 
 from rollbook.audit.advantages import AXES, advantages
 from rollbook.audit.detector import Detector, StoredStep
+from rollbook.audit.estimator import differences, inner, whole
 from rollbook.audit.index import RunIndex
 from rollbook.records import AuditRow, Credit, Scored, StepReport, Trace, Verdict
 from rollbook.records.recipe import PolicyGradient
 
+TENSORS = ("token_ids", "seq", "group", "length", "advantage")
 CLOSE = 1e-9            # relative: rewards and advantages are recorded in double precision
+HOST_CLOSE = 1e-4       # the same where a host computed them in single precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +43,14 @@ class CreditDetector(Detector):
         self.parts: list[Part] = []
         self.unseen = 0
         self.unknown: Counter[str] = Counter()
-        self.lengths = 0
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         if isinstance(record, StepReport):
             self._recompute()
+        elif isinstance(record, Credit) and run.host is not None:
+            self.checked(len(record.traces))
+            self._of_trajectories(run, identity, record, record.rule)
+            self._recompute(HOST_CLOSE)
 
     def step(self, run: RunIndex, step: StoredStep) -> None:
         name = step.batch.scope.rpartition("/")[0]
@@ -57,20 +63,20 @@ class CreditDetector(Detector):
                       "record the credit of every batch before the batch")
             return
         self.checked(len(credit.traces))
+        lacking = [name for name in TENSORS if name not in step.given]
+        if lacking:
+            self.fail(step.batch_id, f"the batch of {credit.scope} does not store {', '.join(lacking)}",
+                      "store every tensor of the batch")
+            return
         if credit.traces != step.batch.traces:
             self.fail(where, f"the credit of {credit.scope} names {len(credit.traces)} trajectories, its batch "
-                      f"{len(step.batch.traces)}, not the same in the same order", "credit the sequences of the batch in its order")
+                      f"{len(step.batch.traces)}, not the same in the same order", "credit the sequences of the batch in its "
+                      "order")
             return
         rule = self._rule(run, step, where, credit)
-        found = [run.recent.get(trace) for trace in credit.traces]
-        known = [pair for pair in found if pair is not None]
-        if len(known) < len(found):
-            self.unseen += len(found) - len(known)
-        else:
-            self._rewards(where, credit, known)
-            self._tokens(step, [trace for trace, _ in known])
-            self.parts.append(Part(where, credit, rule, tuple(_total(verdict) for _, verdict in known),
-                                   tuple(trace.group for trace, _ in known)))
+        traces = self._of_trajectories(run, where, credit, rule)
+        if traces is not None:
+            self._tokens(step, traces)
         self._constant(step, credit)
 
     def finish(self, run: RunIndex) -> None:
@@ -90,21 +96,34 @@ class CreditDetector(Detector):
     def _rule(self, run: RunIndex, step: StoredStep, where: str, credit: Credit) -> Mapping[str, object]:
         """The rule in force; Credit, Batch and recipe must say the same."""
         stated = dict(credit.rule)
-        named = _mapping(step.batch.objective.get("credit"))
+        named = _mapping(inner(step.batch.objective).get("credit"))
         recipe = run.recipe.settings.stages.get(credit.scope.partition("/")[0]) if run.recipe is not None else None
-        wanted = _mapping(recipe.objective.get("credit")) if isinstance(recipe, PolicyGradient) else named
+        wanted = _mapping(inner(whole(recipe.objective)).get("credit")) if isinstance(recipe, PolicyGradient) else named
         for other, whose in ((named, "its batch's objective"), (wanted, "the recipe")):
-            for key in sorted({*stated, *other}):
-                if stated.get(key) != other.get(key):
-                    self.fail(where, f"the credit rule says {key} = {stated.get(key)}, {whose} says {other.get(key)}",
-                              "give credit with the rule of the recipe, and record that rule")
+            if unlike := differences(stated, other):
+                self.fail(where, f"credit was given by {stated.get('kind')}, {whose} says otherwise: {'; '.join(unlike)}",
+                          "give credit with the rule of the recipe, and record that rule")
         axes = AXES.get(str(stated.get("kind")))
         if axes is not None:
-            for name, value, true in (("baseline", credit.baseline, axes[0]), ("normalized_over", credit.normalized_over, axes[1]),
+            for name, value, true in (("baseline", credit.baseline, axes[0]), ("normalized_over", credit.normalized_over,
+                                                                               axes[1]),
                                       ("gamma", credit.gamma, None), ("lam", credit.lam, None)):
                 if value != true:
-                    self.fail(where, f"{name} = {value!r}, the rule {stated['kind']} has {true!r}", "record the axes of the rule used")
+                    self.fail(where, f"{name} = {value!r}, the rule {stated['kind']} has {true!r}",
+                              "record the axes of the rule used")
         return wanted
+
+    def _of_trajectories(self, run: RunIndex, where: str, credit: Credit, rule: Mapping[str, object]) -> list[Trace] | None:
+        """Rewards and groups against the trajectories, which are returned; the minibatch waits for its step to be over."""
+        found = [run.recent.get(trace) for trace in credit.traces]
+        known = [pair for pair in found if pair is not None]
+        if len(known) < len(found):
+            self.unseen += len(found) - len(known)
+            return None
+        self._rewards(where, credit, known)
+        self.parts.append(Part(where, credit, rule, tuple(_total(verdict) for _, verdict in known),
+                               tuple(trace.group for trace, _ in known)))
+        return [trace for trace, _ in known]
 
     def _rewards(self, where: str, credit: Credit, known: Sequence[tuple[Trace, Verdict | None]]) -> None:
         """Reward and group of each sequence against its trajectory's own."""
@@ -125,8 +144,8 @@ class CreditDetector(Detector):
         own = [segment.token_ids for trace in traces for segment in trace.policy_segments]
         tokens = np.array([token for ids in own for token in ids], dtype=np.int64)
         if not np.array_equal(given["length"], lengths):
-            self.fail(where, f"the batch of {step.batch.scope} holds {int(given['length'].sum())} action tokens, its trajectories "
-                      f"{int(lengths.sum())}", "train on the tokens the policy emitted: no observation, no padding")
+            self.fail(where, f"the batch of {step.batch.scope} holds {int(given['length'].sum())} action tokens, its "
+                      f"trajectories {int(lengths.sum())}", "train on the tokens the policy emitted: no observation, no padding")
         elif not np.array_equal(given["token_ids"], tokens):
             where_T = np.flatnonzero(given["token_ids"] != tokens) if given["token_ids"].shape == tokens.shape else [0]
             self.fail(where, f"{len(where_T)} tokens of the batch of {step.batch.scope} are not the trajectories' action tokens, "
@@ -144,15 +163,15 @@ class CreditDetector(Detector):
         off = np.flatnonzero(~(given["advantage"] == wanted)) if given["advantage"].shape == wanted.shape else np.array([0])
         if off.size:
             at = int(off[0])
-            self.fail(where, f"{off.size} tokens of {step.batch.scope} carry another advantage than their sequence, first token {at} "
-                      f"of sequence {int(given['seq'][at])}: {_at(given['advantage'], at)} for {_at(wanted, at)}",
+            self.fail(where, f"{off.size} tokens of {step.batch.scope} carry another advantage than their sequence, first token "
+                      f"{at} of sequence {int(given['seq'][at])}: {_at(given['advantage'], at)} for {_at(wanted, at)}",
                       "give each action token the advantage of its sequence")
         names = {name: place for place, name in enumerate(dict.fromkeys(credit.group_of))}
         if not np.array_equal(given["group"], [names[name] for name in credit.group_of]) or step.batch.groups != len(names):
             self.fail(where, f"the batch of {step.batch.scope} groups its sequences otherwise than its credit",
                       "number the groups of a batch in the order of its sequences")
 
-    def _recompute(self) -> None:
+    def _recompute(self, close: float = CLOSE) -> None:
         """The advantages of a step that is over, all minibatches at once."""
         parts, self.parts = self.parts, []
         if not parts:
@@ -169,11 +188,12 @@ class CreditDetector(Detector):
             mine = found[at:at + len(part.reward)]
             at += len(part.reward)
             stated = np.array(part.credit.advantage)
-            off = np.flatnonzero(~(np.abs(stated - mine) <= CLOSE * np.maximum(1, np.abs(mine))))
+            off = np.flatnonzero(~(np.abs(stated - mine) <= close * np.maximum(1, np.abs(mine))))
             if off.size:
                 first = int(off[0])
-                self.fail(part.identity, f"{off.size} of {mine.size} advantages of {part.credit.scope} do not follow from the verdicts by "
-                          f"{part.rule.get('kind')}: {part.credit.traces[first]} has {stated[first]:.6g}, computed {mine[first]:.6g}",
+                self.fail(part.identity, f"{off.size} of {mine.size} advantages of {part.credit.scope} do not follow from the "
+                          f"verdicts by {part.rule.get('kind')}: {part.credit.traces[first]} has {stated[first]:.6g}, computed "
+                          f"{mine[first]:.6g}",
                           "compute advantages from the verdicts with the recipe's rule")
 
 

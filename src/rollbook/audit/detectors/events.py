@@ -9,7 +9,7 @@ import numpy as np
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.audit.sampling import Sample
-from rollbook.records import Trace, sampled_hash
+from rollbook.records import NotExposed, Trace, sampled_hash
 
 HASHING = "embedded"       # engines whose name begins so give a hash of every turn
 KEEP = "carry the ids, log-probs and versions that the engine returned through to the batch; never tokenise text again"
@@ -26,7 +26,7 @@ class EventsDetector(Detector):
         super().__init__()
         self.sample = Sample(whole=2048, every=16)
         self.rows = self.unhashed = self.reencoded = self.several = 0
-        self.batches = self.gone = 0
+        self.batches = self.gone = self.hidden = 0
         self.prompts: dict[str, tuple[int, ...]] = {}
 
     def row(self, run: RunIndex, row: Row) -> None:
@@ -68,12 +68,19 @@ class EventsDetector(Detector):
             self.note(f"{self.gone} trained trajectories lay too far back to be compared")
         if self.unhashed:
             self.note(f"the engine gave no hash for {self.unhashed} trajectories: that their ids are the engine's is not shown")
+        if self.hidden:
+            self.note(f"the host did not show the log-probs of {self.hidden} trajectories: they could not be hashed again")
         if self.several:
             self.note(f"{self.several} trajectories of several turns: their text was not compared")
 
     def _hashes(self, run: RunIndex, row: Row) -> None:
         turns = tuple(row.trace.turns)
         stated = row.trace.sampled
+        if any(isinstance(segment.logps, NotExposed) for turn in turns for segment in turn):
+            self.hidden += 1
+            if run.recipe is not None:
+                self.fail(row.id, "it hides the log-probs of what was sampled", KEEP)
+            return
         if not stated:
             self.unhashed += 1
             if turns and self._hashing(run, turns[0][0].version):
@@ -170,9 +177,12 @@ def _sequence(trace: Trace, name: str, found: Mapping[str, np.ndarray]) -> Itera
     if len(found["token_ids"]) != count:
         yield f"{name} has {count} tokens of the policy, {len(found['token_ids'])} were trained"
         return
-    wanted = {"token_ids": np.array([token for segment in segments for token in segment.token_ids], dtype=np.int64),
-              "behavior": np.array([value for segment in segments for value in segment.logps or ()], dtype=np.float32),
-              "version": np.repeat([segment.version for segment in segments], [len(s.token_ids) for s in segments])}
+    wanted: dict[str, np.ndarray] = {
+        "token_ids": np.array([token for segment in segments for token in segment.token_ids], dtype=np.int64),
+        "behavior": np.array([value for segment in segments for value in segment.logps or ()], dtype=np.float32),
+        "version": np.repeat([segment.version for segment in segments], [len(s.token_ids) for s in segments])}
+    if len(wanted["behavior"]) != count:
+        del wanted["behavior"]                      # a recorded host did not show them
     words = {"token_ids": "ids", "behavior": "log-probs at sampling", "version": "policy versions"}
     for key, values in wanted.items():
         wrong = np.flatnonzero(found[key] != values)

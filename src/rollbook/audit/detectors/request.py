@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,13 +64,14 @@ class RequestDetector(Detector):
         self.issued: dict[str, Issued] = {}
         self.usage: dict[str, Usage] = {}
         self.reports: dict[str, Evaluated] = {}
-        self.vetted: set[tuple[str, int | None]] = set()
+        self.vetted: set[tuple[str | None, int | None]] = set()
+        self.hidden = 0
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         match record:
             case Dispatch():
                 self.issued[record.scope] = Issued(record, bytearray(len(record.tasks) * record.samples))
-                if record.envelope not in run.envelopes:
+                if record.envelope not in run.envelopes and (record.envelope is not None or run.recipe is not None):
                     self.fail(identity, f"attempts of {record.scope} were issued under {record.envelope}, which is not on record",
                               "record the envelope before the dispatch that uses it")
             case TraceTable():
@@ -86,9 +87,12 @@ class RequestDetector(Detector):
                 pass
 
     def row(self, run: RunIndex, row: Row) -> None:
-        self.checked()
         trace = row.trace
-        envelope = run.envelopes.get(trace.envelope)
+        if trace.envelope is None and run.recipe is None:
+            self.hidden += 1                        # a recorded host that did not show how it samples
+            return
+        self.checked()
+        envelope = run.envelopes.get(trace.envelope or "")
         if envelope is None:
             self.fail(row.id, f"it names the envelope {trace.envelope}, which is not on record before it",
                       "record the envelope before anything is sampled under it")
@@ -103,10 +107,14 @@ class RequestDetector(Detector):
                 self._vet(run, row, envelope, segment.version)
         self._spend(run, trace, spent)
 
+    def finish(self, run: RunIndex) -> None:
+        if self.hidden:
+            self.note(f"the host did not show how {self.hidden} trajectories were sampled")
+
     def _spend(self, run: RunIndex, trace: Trace, spent: int) -> None:
         usage = self.usage.get((run.table or "").removeprefix("eval/")) if (run.table or "").startswith("eval/") else None
         if usage is not None:
-            usage.envelopes.add(trace.envelope)
+            usage.envelopes.add(trace.envelope or "")
             usage.scopes.add(trace.attempt.rsplit("/", 3)[0])
             usage.attempts += 1
             usage.tokens += spent
@@ -132,15 +140,16 @@ class RequestDetector(Detector):
         """Once per table, envelope and version: the weights are the envelope's, the rest of it is what the recipe asks for."""
         self.vetted.add((row.trace.envelope, version))
         held = None if version is None else run.versions.get(version)
-        problem = misplaced(envelope, version, held)
+        exposed = envelope.policy is not None or run.recipe is not None
+        problem = misplaced(envelope, version, held) if exposed else ""
         if problem:
             self.fail(row.id, problem, "name the weights that answered in the envelope")
         tokenizer = run.tokenizer
         if tokenizer is not None and envelope.template != tokenizer.template_digest:
-            self.fail(row.trace.envelope, f"template {envelope.template[:12]} was asked for, the run's is "
+            self.fail(str(row.trace.envelope), f"template {envelope.template[:12]} was asked for, the run's is "
                       f"{tokenizer.template_digest[:12]}", "prompt with the template that is on record")
         for name, found, wanted in asked(run, envelope):
-            self.fail(row.trace.envelope, f"{run.table} was sampled with {name} {found}, the recipe says {wanted}",
+            self.fail(str(row.trace.envelope), f"{run.table} was sampled with {name} {found}, the recipe says {wanted}",
                       "sample with the recipe's settings, or change the recipe")
 
     def _report(self, run: RunIndex, identity: str, report: EvalReport) -> None:
@@ -166,7 +175,7 @@ class RequestDetector(Detector):
                 if getattr(envelope, name) != getattr(bundle, name):
                     yield f"{name} {getattr(envelope, name)} was used, the protocol says {getattr(bundle, name)}"
             if envelope.policy != report.weights:
-                yield f"weights {envelope.policy[:12]} answered, the report is about {report.weights[:12]}"
+                yield f"weights {str(envelope.policy)[:12]} answered, the report is about {report.weights[:12]}"
 
     def _trials(self, usage: Usage, bundle: ProtocolBundle) -> Iterator[str]:
         """As many attempts at every task as the protocol has trials, each of them once."""
@@ -220,7 +229,7 @@ def overspent(trace: Trace, spent: int, envelope: SamplingEnvelope, task: Task |
     return ""
 
 
-def stopped(trace: Trace, spent: int, envelope: SamplingEnvelope, stops: frozenset[int]) -> str:
+def stopped(trace: Trace, spent: int, envelope: SamplingEnvelope, stops: Set[int | None]) -> str:
     """How the stop reason contradicts the tokens; empty when it does not."""
     last = trace.segments[-1]
     ended = bool(stops) and last.owner == "policy" and bool(last.token_ids) and last.token_ids[-1] in stops
@@ -261,7 +270,7 @@ def misplaced(envelope: SamplingEnvelope, version: int | None, held: PolicyVersi
     if held is None:
         return f"version {version} answered, which was not published before"
     if held.weights != envelope.policy:
-        return f"version {version} with weights {held.weights[:12]} answered, its envelope asks for {envelope.policy[:12]}"
+        return f"version {version} with weights {held.weights[:12]} answered, its envelope asks for {str(envelope.policy)[:12]}"
     return ""
 
 
@@ -295,5 +304,5 @@ def stage_of(table: str, stages: Mapping[str, Stage]) -> str:
     return parts[1] if parts[0] == "eval" and len(parts) > 1 and parts[1] in stages else parts[0]
 
 
-def _stops(run: RunIndex) -> frozenset[int]:
+def _stops(run: RunIndex) -> Set[int | None]:
     return run.tokenizer.stop_ids if run.tokenizer is not None else frozenset()

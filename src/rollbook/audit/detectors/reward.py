@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,7 +11,17 @@ from rollbook.audit.index import RunIndex
 from rollbook.audit.rejudge import SAME, Rejudge, contradiction
 from rollbook.audit.sampling import Sample
 from rollbook.ledger.kinds import TraceTable
-from rollbook.records import Composition, EvalReport, RewardVector, Scored, Selection, StepReport, Verdict, VerifierStamp
+from rollbook.records import (
+    Census,
+    Composition,
+    EvalReport,
+    RewardVector,
+    Scored,
+    Selection,
+    StepReport,
+    Verdict,
+    VerifierStamp,
+)
 from rollbook.records.recipe import RewardSettings
 
 COMPOSE = "store every part with its verifier, name the ones that did not run, and sum by the recorded composition"
@@ -31,7 +41,15 @@ class Spread:
     def add(self, value: float) -> None:
         self.count += 1
         self.total += value
-        self.low, self.high = min(self.low, value), max(self.high, value)
+        if value < self.low:
+            self.low = value
+        if value > self.high:
+            self.high = value
+
+    def merge(self, other: Spread) -> None:
+        self.count += other.count
+        self.total += other.total
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
     @property
     def mean(self) -> float:
@@ -52,11 +70,11 @@ class Tally:
 class Judged:
     """The verdicts of the table read last."""
 
-    id: str = ""
     name: str = ""
-    spreads: dict[str, Spread] = field(default_factory=dict)
+    census: str = ""
+    spreads: defaultdict[str, Spread] = field(default_factory=lambda: defaultdict(Spread))
     passed_gate: int = 0
-    tasks: dict[str, Tally] = field(default_factory=dict)
+    tasks: defaultdict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     judges: set[str] = field(default_factory=set)
 
 
@@ -69,22 +87,25 @@ class RewardDetector(Detector):
     def __init__(self) -> None:
         super().__init__()
         self.stamps: dict[str, VerifierStamp] = {}
-        self.spreads: dict[str, Spread] = {}
+        self.spreads: defaultdict[str, Spread] = defaultdict(Spread)
         self.reasons: Counter[str] = Counter()
-        self.scored = self.missing = self.left_open = 0
+        self.scored = self.missing = self.left_open = self.steps = 0
         self.codes: Counter[str] = Counter()
         self.table = Judged()
-        self.sample = Sample(whole=4096, every=4)
+        self.sample = Sample(whole=4096, every=8)
         self.judge: Rejudge | str | None = None
         self.others: Counter[str] = Counter()
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         match record:
             case TraceTable():
-                self.table = Judged(id=identity, name=record.name)
+                self._gather()
+                self.table = Judged(name=record.name)
+            case Census() if record.scope == self.table.name:
+                self.table.census = identity
             case EvalReport() if f"eval/{record.stage}" == self.table.name:
                 self._evaluated(run, identity, record)
-            case StepReport() if record.census == self.table.id:
+            case StepReport() if record.census == self.table.census:
                 self._followed(identity, record)
             case Selection() if record.stage == self.table.name:
                 self._selected(identity, record)
@@ -99,7 +120,7 @@ class RewardDetector(Detector):
                 self.fail(row.id, "it was accepted without a verdict", "judge an attempt before it is admitted")
             return
         self.checked()
-        tally = self.table.tasks.setdefault(row.trace.task, Tally())
+        tally = self.table.tasks[row.trace.task]
         if isinstance(verdict, Scored):
             self._scored(run, row, verdict.vector, tally)
         else:
@@ -125,8 +146,9 @@ class RewardDetector(Detector):
                 return
 
     def finish(self, run: RunIndex) -> None:
+        self._gather()
         if self.scored:
-            parts = [f"{name} mean {one.mean:.4g} (from {one.low:.4g} to {one.high:.4g}, absent in "
+            parts = [f"{name} mean {one.mean:.4g} ({one.low:.4g} to {one.high:.4g}, absent in "
                      f"{100 * (1 - one.count / self.scored):.0f}%)" for name, one in self.spreads.items()]
             self.note(f"{self.scored} scored: " + ", ".join(parts))
             never = {name for composition in run.compositions.values() for name in composition.parts} - set(self.spreads)
@@ -134,6 +156,8 @@ class RewardDetector(Detector):
                 self.note(f"never computed: {', '.join(sorted(never))}")
         if self.reasons:
             self.note("absent because: " + ", ".join(f"{reason} ({count})" for reason, count in self.reasons.most_common(4)))
+        if self.steps:
+            self.note(f"the means of {self.steps} step reports computed again")
         if self.codes:
             self.note("unscored: " + ", ".join(f"{code} {count}" for code, count in sorted(self.codes.items())))
         if self.missing:
@@ -157,10 +181,11 @@ class RewardDetector(Detector):
         tally.accuracy += vector.accuracy or 0.0
         tally.passed += vector.accuracy == 1.0
         self.table.judges.add(vector.composition_digest)
-        self._spread("total", vector.total)
+        spreads = self.table.spreads
+        spreads["total"].add(vector.total)
         for part in vector.components:
             self._stamped(row.id, part.name, part.verifier)
-            self._spread(part.name, part.value)
+            spreads[part.name].add(part.value)
         for missing in vector.absent:
             self.reasons[missing.reason] += 1
         composition = run.compositions.get(vector.composition_digest)
@@ -175,17 +200,21 @@ class RewardDetector(Detector):
         if problem:
             self.fail(row.id, problem, COMPOSE)
 
-    def _spread(self, name: str, value: float) -> None:
-        self.spreads.setdefault(name, Spread()).add(value)
-        self.table.spreads.setdefault(name, Spread()).add(value)
+    def _gather(self) -> None:
+        """The table read last enters the distributions of the whole run."""
+        for name, one in self.table.spreads.items():
+            self.spreads[name].merge(one)
 
     def _stamped(self, identity: str, part: str, stamp: VerifierStamp) -> None:
         """A part is judged by one named verifier from the first verdict to the last."""
-        first = self.stamps.setdefault(part, stamp)
-        if stamp != first:
+        first = self.stamps.get(part)
+        if first is not None and stamp != first:
             self.fail(identity, f"{part} was judged by {stamp.name}/{stamp.version} {stamp.digest[:12]}, before by {first.name}/"
                       f"{first.version} {first.digest[:12]}", "judge a whole run with one verifier")
-        elif not (stamp.name and stamp.version and stamp.digest):
+        elif first is not None:
+            return
+        self.stamps.setdefault(part, stamp)
+        if not (stamp.name and stamp.version and stamp.digest):
             self.fail(identity, f"{part} was judged by a verifier without name, version or digest", "stamp every verifier")
 
     def _again(self, run: RunIndex, row: Row, verdict: Verdict) -> None:
@@ -193,12 +222,10 @@ class RewardDetector(Detector):
             self.judge = "the run has no recipe" if run.recipe is None else Rejudge.of(run.recipe.settings.reward)
         if isinstance(self.judge, str):
             return
-        judged = verdict.vector.composition_digest if isinstance(verdict, Scored) else None
-        if judged is not None and judged != self.judge.digest:
-            self.others[judged] += 1
-            return
-        if judged is None and verdict.verifier != self.judge.stamps.correctness:
-            self.others[verdict.verifier.digest] += 1
+        scored = isinstance(verdict, Scored)
+        used = verdict.vector.composition_digest if isinstance(verdict, Scored) else verdict.verifier.digest
+        if used != (self.judge.digest if scored else self.judge.stamps.correctness.digest):
+            self.others[used] += 1
             return
         found = self.judge.vector(row.trace, run.tasks.get(row.trace.task))
         if found is None:
@@ -212,7 +239,7 @@ class RewardDetector(Detector):
         """A report leaves out what has no verdict and rests on the judge that its protocol names."""
         unscored = sum(tally.unscored for tally in self.table.tasks.values())
         if report.unscored != unscored:
-            self.fail(identity, f"{report.stage} reports {report.unscored} unscored attempts, {unscored} lack a verdict", UNSCORED)
+            self.fail(identity, f"{report.stage} reports {report.unscored} unscored attempts, {unscored} lack verdicts", UNSCORED)
         for task, tally in self.table.tasks.items():
             wanted = tally.accuracy / tally.scored if tally.scored else None
             stated = report.outcomes.get(task)
@@ -226,6 +253,7 @@ class RewardDetector(Detector):
 
     def _followed(self, identity: str, report: StepReport) -> None:
         """The means that people follow are means over scored attempts."""
+        self.steps += 1
         spreads = self.table.spreads
         count = spreads["total"].count if "total" in spreads else 0
         wanted = {f"reward/{name}_mean": one.mean for name, one in spreads.items()}

@@ -1,12 +1,333 @@
-"""Stage 11: update."""
+"""Stage 11: update. The estimator that was used is the one that is named: loss, gradient, weights and schedule by hand."""
 
 from __future__ import annotations
 
-from rollbook.audit.detector import Detector
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rollbook.audit.detector import Detector, StoredStep
+from rollbook.audit.estimator import (
+    ELSEWHERE,
+    Expected,
+    Floats,
+    Recomputed,
+    differences,
+    expected_terms,
+    expected_weights,
+    inner,
+    rate,
+    recompute,
+    stored_step,
+    whole,
+    within_rounding,
+)
+from rollbook.audit.index import RunIndex
+from rollbook.audit.reference import RecomputeError, Step
+from rollbook.audit.starts import Starts
+from rollbook.records import Batch, PolicyVersion, Scored, SftReport, StepReport, TermSpec, Update
+from rollbook.records.recipe import PolicyGradient, Sft
+
+GRADIENT = 1e-4         # of the largest gradient of the step: tensors are stored in single precision
+LOSS = 1e-4             # of the sum of the sizes of what the loss adds up
+WEIGHT = 1e-6           # of the largest weight
+SUMMARY = 1e-4          # relative, for means and extremes of stored tensors
+KL = {"float32": 1e-3, "bfloat16": 2e-2, "float16": 2e-2}       # nats: two forward passes of one policy
+KL_SEQUENCES = 16       # the sequences, first of the batch, that the KL to the start is measured on
+GIVEN = ("behavior", "advantage", "weight", "seq", "length", "group", "correct")
+FOUND = ("logp", "entropy", "clipped", "gradient")
+ESTIMATOR = "train with the objective that the recipe names; change the recipe if another is wanted"
+ARITHMETIC = "record what the update computed, from the tensors it used"
+
+
+@dataclass(slots=True)
+class StageState:
+    """Where a policy stage stands: updates done, weights after the last, and what the open step holds."""
+
+    index: int = 0
+    after: str | None = None
+    batches: list[str] = field(default_factory=list)
+    updates: list[str] = field(default_factory=list)
+    untrained: set[str] = field(default_factory=set)
+    groups: int = 0
 
 
 class UpdateDetector(Detector):
-    """To be written."""
+    """Computes each optimizer step again from its stored tensors; holds one step at a time."""
 
     stage, name = 11, "update"
-    absent = "no policy update was made"
+    absent = "no optimizer step was taken on a policy batch"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages: dict[str, StageState] = {}
+        self.starts = Starts()
+        self.tokens = self.clipped = 0
+        self.anchored = self.at_anchor = 0
+        self.elsewhere: Counter[str] = Counter()
+        self.unhashed = 0
+
+    def record(self, run: RunIndex, identity: str, record: object) -> None:
+        self.starts.take(record)
+        match record:
+            case Batch():
+                self._state(record.scope).untrained.add(identity)
+            case PolicyVersion() if record.stage in self.stages:
+                after = self.stages[record.stage].after
+                if after is not None and record.weights != after:
+                    self.fail(identity, f"version {record.index} holds weights {record.weights[:12]}, the last update of "
+                              f"{record.stage} ended with {after[:12]}", "publish the weights that the updates made")
+            case StepReport():
+                self._step_over(run, identity, record)
+            case SftReport():
+                stage = run.recipe.settings.stages.get(record.stage) if run.recipe is not None else None
+                if isinstance(stage, Sft):
+                    self._rate(identity, record, rate(stage.optimizer, record.step, stage.steps))
+            case _:
+                pass
+
+    def step(self, run: RunIndex, step: StoredStep) -> None:
+        self.checked()
+        state = self._state(step.batch.scope)
+        state.untrained.discard(step.batch_id)
+        state.batches.append(step.batch_id)
+        state.updates.append(step.update_id)
+        state.groups += step.batch.groups
+        self._optimizer(run, step, state)
+        if not self._finite(step):
+            return
+        self._fingerprint(run, step)
+        try:
+            self._estimator(run, step)
+        except (RecomputeError, KeyError, IndexError, ValueError) as error:
+            self.fail(step.batch_id, f"the loss of {step.batch.scope} cannot be computed again: {error}", ESTIMATOR)
+        self._summary(step, state)
+
+    def finish(self, run: RunIndex) -> None:
+        if self.tokens:
+            self.note(f"{self.clipped / self.tokens:.2%} of {self.tokens} tokens clipped")
+        if self.anchored and self.at_anchor == self.anchored:
+            self.note(f"the anchor was the trained policy itself in all {self.anchored} updates that read it: the ratio to it "
+                      f"was 1")
+        if self.elsewhere:
+            self.note("terms over data outside the batch, not computed again: " + ", ".join(sorted(self.elsewhere)))
+        if self.unhashed:
+            self.note(f"{self.unhashed} updates without weight hashes")
+
+    def _state(self, scope: str) -> StageState:
+        return self.stages.setdefault(scope.partition("/")[0], StageState())
+
+    def _optimizer(self, run: RunIndex, step: StoredStep, state: StageState) -> None:
+        """Numbering, chain of weights, learning rate, gradient norm."""
+        update, where, stage = step.update, step.update_id, step.batch.scope.partition("/")[0]
+        state.index += 1
+        if update.index != state.index:
+            self.fail(where, f"update {update.index} of {stage} comes where number {state.index} is due", "number updates from 1")
+            state.index = update.index
+        start = self.starts.of(run, stage)
+        before = state.after if state.after is not None else (start.weights if start is not None else None)
+        if update.weights_before is None or update.weights_after is None:
+            self.unhashed += 1
+        elif before is not None and update.weights_before != before:
+            self.fail(where, f"update {update.index} of {stage} starts from weights {update.weights_before[:12]}, what came "
+                      f"before ended with {before[:12]}", "let each update start from the weights the last one ended with")
+        elif update.weights_before == update.weights_after and update.learning_rate > 0 and update.grad_norm > 0:
+            self.fail(where, f"update {update.index} of {stage} has gradient norm {update.grad_norm:g} and left the weights as "
+                      f"they were", "apply the optimizer step that is recorded")
+        state.after = update.weights_after
+        settings = run.recipe.settings.stages.get(stage) if run.recipe is not None else None
+        if isinstance(settings, PolicyGradient):
+            self._rate(where, update, rate(settings.optimizer, update.index, settings.steps * settings.minibatches))
+            if update.grad_clipped != (update.grad_norm > settings.optimizer.max_grad_norm):
+                said = "clipped" if update.grad_clipped else "not clipped"
+                self.fail(where, f"gradient norm {update.grad_norm:g} with a limit of {settings.optimizer.max_grad_norm:g} is "
+                          f"recorded as {said}", "clip at the recipe's max_grad_norm")
+
+    def _rate(self, where: str, record: Update | SftReport, due: float) -> None:
+        if not abs(record.learning_rate - due) <= 1e-9 * max(abs(due), 1e-12):
+            self.fail(where, f"the step was taken at learning rate {record.learning_rate:g}, the recipe's schedule gives {due:g}",
+                      "follow the recipe's warm-up and schedule")
+        if not (np.isfinite(record.grad_norm) and record.grad_norm >= 0):
+            self.fail(where, f"the gradient norm is {record.grad_norm}", "stop before a step that is not finite")
+
+    def _fingerprint(self, run: RunIndex, step: StoredStep) -> None:
+        """Objective, terms, plan and sizes against the recipe."""
+        batch, where = step.batch, step.batch_id
+        settings = run.recipe.settings if run.recipe is not None else None
+        stage = settings.stages.get(batch.scope.partition("/")[0]) if settings is not None else None
+        if settings is not None and isinstance(stage, PolicyGradient):
+            unlike = differences(batch.objective, whole(stage.objective))
+            if unlike:
+                self.fail(where, f"the batch of {batch.scope} was trained with another objective than the recipe's: "
+                          + "; ".join(unlike), ESTIMATOR)
+            if batch.max_length != settings.tasks.max_tokens:
+                self.fail(where, f"max_length {batch.max_length} for tasks.max_tokens {settings.tasks.max_tokens}", ESTIMATOR)
+        planned = sorted(index for part in batch.plan for index in part)
+        if planned != list(range(len(batch.traces))):
+            self.fail(where, f"the micro-batches of {batch.scope} hold {len(planned)} sequences ({len(set(planned))} different), "
+                      f"the batch {len(batch.traces)}", "put every sequence into exactly one micro-batch")
+        if batch.action_tokens != step.given["seq"].size:
+            self.fail(where, f"{batch.action_tokens} action tokens are stated, {step.given['seq'].size} stored", ARITHMETIC)
+
+    def _finite(self, step: StoredStep) -> bool:
+        """Every tensor is there, of one length, and finite."""
+        size = step.given["seq"].size if "seq" in step.given else -1
+        for where, tensors, names in ((step.batch_id, step.given, GIVEN), (step.update_id, step.found, FOUND)):
+            lacking = [name for name in names if name not in tensors]
+            if lacking:
+                self.fail(where, f"tensors are not stored: {', '.join(lacking)}", "store every tensor of the step")
+                return False
+            for name, value in tensors.items():
+                if value.dtype.kind == "f" and not np.isfinite(value).all():
+                    self.fail(where, f"{int((~np.isfinite(value)).sum())} values of {name} are not finite",
+                              "stop before a step that is not finite")
+                    return False
+                if name not in ("length", "group", "correct") and value.shape[-1] != size:
+                    self.fail(where, f"{name} has {value.shape[-1]} values for {size} action tokens", ARITHMETIC)
+                    return False
+        if step.found["logp"].max(initial=-1.0) > 1e-4 or step.found["entropy"].min(initial=1.0) < -1e-4:
+            self.fail(step.update_id, f"largest log-prob {step.found['logp'].max():g}, least entropy "
+                      f"{step.found['entropy'].min():g}",
+                      ARITHMETIC)
+        return True
+
+    def _estimator(self, run: RunIndex, step: StoredStep) -> None:
+        """Terms, weights, loss and gradient."""
+        batch = step.batch
+        terms, data = expected_terms(batch.objective), stored_step(step.given, step.found)
+        if tuple(term.spec for term in terms) != batch.terms or step.given["weight"].shape != (len(terms), data.seq_T.size):
+            self.fail(step.batch_id, f"the loss of {batch.scope} has the terms {_named(batch.terms)} and "
+                      f"{len(step.given['weight'])} rows of weights, its objective implies {_named([term.spec for term in terms])}", ESTIMATOR)
+            return
+        dropped_S = self._trajectories(run, step)
+        weight_KT: list[Floats] = []
+        for term, stored_T in zip(terms, step.given["weight"], strict=True):
+            found = [stored_T] if term.spec.name in ELSEWHERE else expected_weights(term.spec, data, batch.max_length, dropped_S)
+            off = [float(np.abs(stored_T - one).max(initial=0.0)) for one in found]
+            weight_KT.append(found[int(np.argmin(off))])
+            if min(off) > WEIGHT * float(np.abs(weight_KT[-1]).max(initial=0.0)):
+                at = int(np.abs(stored_T - weight_KT[-1]).argmax())
+                self.fail(step.batch_id, f"token {at} of {batch.scope} weighs {stored_T[at]:.6g} in the term {term.spec.name}, "
+                          f"{term.spec.aggregate} gives {weight_KT[-1][at]:.6g}", "weigh tokens as the named aggregate does")
+        self.elsewhere.update(term.spec.name for term in terms if term.spec.name in ELSEWHERE)
+        self._gradient(step, terms, (data, weight_KT))
+
+    def _trajectories(self, run: RunIndex, step: StoredStep) -> np.ndarray | None:
+        """Behavior log-probs and correctness against the trajectories; which sequences an overlong filter drops."""
+        found = [run.recent.get(trace) for trace in step.batch.traces]
+        known = [pair for pair in found if pair is not None]
+        if len(known) < len(found):
+            return None
+        own = np.array([x for trace, _ in known for segment in trace.policy_segments for x in segment.logps or ()],
+                       dtype=np.float32)
+        if own.shape != step.given["behavior"].shape or not np.array_equal(own, step.given["behavior"]):
+            count = int((own != step.given["behavior"]).sum()) if own.shape == step.given["behavior"].shape else abs(
+                own.size - step.given["behavior"].size)
+            self.fail(step.batch_id, f"{count} behavior log-probs of {step.batch.scope} are not those of the trajectories",
+                      "train with the log-probs that the engine reported when it sampled")
+        accuracy = [verdict.vector.accuracy if isinstance(verdict, Scored) else None for _, verdict in known]
+        correct = np.array([-1 if value is None else int(value == 1.0) for value in accuracy])
+        if not np.array_equal(correct, step.given["correct"]):
+            self.fail(step.batch_id, f"{int((correct != step.given['correct']).sum())} sequences of {step.batch.scope} are "
+                      f"marked correct or wrong against their verdict", "take correctness from the verdicts")
+        if inner(step.batch.objective).get("overlong_filter") is not True:
+            return None
+        return np.array([trace.stop_reason == "length" for trace, _ in known])
+
+    def _gradient(self, step: StoredStep, terms: list[Expected], inputs: tuple[Step, list[Floats]]) -> None:
+        """d loss / d logp of every token, the clips, and the loss of every term."""
+        data, weight_KT = inputs
+        ways = [recompute(terms, data, weight_KT)]
+        stored_T, flags_T = step.found["gradient"].astype(np.float64), step.found["clipped"].astype(bool)
+        room = GRADIENT * float(np.abs(ways[0].gradient_T).max(initial=0.0)) + 1e-12
+        off_T, flagged_T = _off(stored_T, flags_T, ways, room)
+        if off_T.any() or flagged_T.any():
+            ways += within_rounding(terms, data, weight_KT)
+            off_T, flagged_T = _off(stored_T, flags_T, ways, room)
+        scope = step.batch.scope
+        if off_T.any():
+            at = int(np.abs(np.where(off_T, stored_T - ways[0].gradient_T, 0.0)).argmax())
+            scale = float(stored_T @ ways[0].gradient_T / max(float(ways[0].gradient_T @ ways[0].gradient_T), 1e-30))
+            self.fail(step.update_id, f"the gradient of {int(off_T.sum())} of {off_T.size} tokens of {scope} is not that of "
+                      f"{step.batch.objective.get('kind')}: token {at} has {stored_T[at]:.6g}, computed "
+                      f"{ways[0].gradient_T[at]:.6g} (best multiple {scale:.3g})", ESTIMATOR)
+        if flagged_T.any():
+            self.fail(step.update_id, f"{int(flagged_T.sum())} of {flagged_T.size} tokens of {scope} are marked clipped "
+                      f"otherwise than {step.batch.objective.get('kind')} clips", ESTIMATOR)
+        if step.update.loss.keys() - set(ELSEWHERE) != ways[0].loss.keys():
+            self.fail(step.update_id, f"losses are recorded for {', '.join(sorted(step.update.loss))}, the terms are "
+                      f"{', '.join(sorted(ways[0].loss))}", ESTIMATOR)
+        for name in ways[0].loss.keys() & step.update.loss.keys():
+            stated, due = step.update.loss[name], ways[0].loss[name]
+            if not abs(stated - due) <= LOSS * ways[0].size[name] + 1e-9:
+                self.fail(step.update_id, f"the loss term {name} of {scope} is recorded as {stated:.6g}, computed {due:.6g}",
+                          ESTIMATOR)
+        if step.update.grad_norm > 0 and not stored_T.any():
+            self.fail(step.update_id, f"no token of {scope} has a gradient, the gradient norm is {step.update.grad_norm:g}",
+                      ARITHMETIC)
+
+    def _summary(self, step: StoredStep, state: StageState) -> None:
+        """The numbers of the record against the tensors it names."""
+        update, logp_T = step.update, step.found["logp"].astype(np.float64)
+        gap_T = logp_T - step.given["behavior"].astype(np.float64)
+        if not gap_T.size:
+            return
+        first = len(state.batches) == 1
+        mismatch = float((np.expm1(gap_T) - gap_T).mean()) if first else None
+        due = {"clip_fraction": float((step.found["clipped"] != 0).mean()), "ratio_min": float(np.exp(gap_T.min())),
+               "ratio_max": float(np.exp(gap_T.max())), "entropy_nats": float(step.found["entropy"].astype(np.float64).mean()),
+               "mismatch_k3_nats": mismatch}
+        for name, value in due.items():
+            stated = getattr(update, name)
+            if (stated is None) != (value is None) or (stated is not None and value is not None
+                                                       and not abs(stated - value) <= SUMMARY * abs(value) + 1e-6):
+                self.fail(step.update_id, f"{name} of {step.batch.scope} is recorded as {stated}, the tensors give {value}",
+                          ARITHMETIC)
+        self._kl(step, logp_T)
+        self.tokens += gap_T.size
+        self.clipped += int((step.found["clipped"] != 0).sum())
+        if "anchor" in step.given:
+            self.anchored += 1
+            self.at_anchor += bool(np.array_equal(step.given["anchor"], step.found["logp"]))
+
+    def _kl(self, step: StoredStep, logp_T: Floats) -> None:
+        """The KL to the start policy, where it can be known: 0 before the first update, else from stored reference log-probs."""
+        stated, room = step.update.kl_nats, KL.get(step.batch.compute_dtype, 2e-2)
+        if stated is None:
+            return
+        due = 0.0 if step.update.index == 1 else None
+        if due is None and "reference" in step.given:
+            first_T = step.given["seq"] < KL_SEQUENCES
+            gap_T = (step.given["reference"].astype(np.float64) - logp_T)[first_T]
+            due = float((np.expm1(gap_T) - gap_T).mean())
+        if stated < -1e-6 or (due is not None and abs(stated - due) > room + 0.05 * due):
+            self.fail(step.update_id, f"kl_nats of {step.batch.scope} is recorded as {stated:.4g}, "
+                      + ("a k3 estimate is never negative" if due is None else f"computed {due:.4g}"), ARITHMETIC)
+
+    def _step_over(self, run: RunIndex, identity: str, record: StepReport) -> None:
+        state = self._state(record.stage)
+        if list(record.batches) != state.batches or list(record.updates) != state.updates:
+            self.fail(identity, f"step {record.step} of {record.stage} reports {len(record.batches)} batches and "
+                      f"{len(record.updates)} updates, {len(state.updates)} were "
+                      f"taken", "report the batches and updates of the step in order")
+        if state.untrained:
+            self.fail(identity, f"{len(state.untrained)} batches of step {record.step} have no update, first "
+                      f"{min(state.untrained)}",
+                      "record the update of every batch")
+        stage = run.recipe.settings.stages.get(record.stage) if run.recipe is not None else None
+        if isinstance(stage, PolicyGradient) and len(state.batches) != min(stage.minibatches, state.groups):
+            self.fail(identity, f"step {record.step} of {record.stage} took {len(state.batches)} optimizer steps on "
+                      f"{state.groups} groups, the recipe says {stage.minibatches} minibatches", ESTIMATOR)
+        self.stages[record.stage] = StageState(index=state.index, after=state.after)
+
+
+def _off(stored_T: Floats, flags_T: np.ndarray, ways: list[Recomputed], room: float) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens whose gradient, and whose clip, is none of those computed."""
+    off_T = np.all([np.abs(stored_T - way.gradient_T) > room for way in ways], axis=0)
+    return off_T, np.all([flags_T != way.clipped_T for way in ways], axis=0)
+
+
+def _named(terms: Sequence[TermSpec]) -> str:
+    return ", ".join(f"{t.coefficient:g} {t.name} by {t.aggregate} over {t.population}" for t in terms) or "none"

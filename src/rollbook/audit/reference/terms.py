@@ -53,8 +53,7 @@ def kl(settings: Document, step: Step) -> Formula:
     rho_T, slope_T = exponential(step.logp_T - anchor_T)
     far_T = -d_T > GUARD  # rho k3 written as ref/anchor + rho (d - 1), so that e^-d does not appear
     value_T = np.where(far_T, exponential(reference_T - anchor_T)[0] + rho_T * (d_T - 1), rho_T * k3_T)
-    inner_T = rho_T * d_T + (slope_T - rho_T) * k3_T  # rho d, as long as rho is its own slope
-    return Formula(loss_T=value_T, own_T=np.where(far_T, rho_T + slope_T * (d_T - 1), inner_T), clipped_T=none_T)
+    return Formula(loss_T=value_T, own_T=slope_T * d_T, clipped_T=none_T)  # rho d, where rho is its own slope
 
 
 def positive_nll(step: Step) -> Formula:

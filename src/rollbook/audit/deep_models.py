@@ -1,0 +1,199 @@
+"""Stages 7, 11 and 12 done again where weights are stored: log-probs of trajectories, probes of versions, parameter gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rollbook.audit import stored
+from rollbook.audit.deep import DeepFinding, Work, failed, not_executed, passed
+from rollbook.audit.replay_steps import PolicyStep, gradients, new_learner, sft_step
+from rollbook.audit.ruler import Mismatch, Ruler
+from rollbook.audit.sampled import SampledRow
+from rollbook.ledger.encoding import record_id
+from rollbook.models.layout import Tree, pack
+from rollbook.models.logprobs import action_logprobs
+from rollbook.models.working_copy import Cache, WorkingCopy
+from rollbook.records import Batch, Credit, PolicyVersion, Probe, SamplingEnvelope, SftReport, Update
+from rollbook.records.graph import START
+from rollbook.records.recipe import PolicyGradient, Sft
+
+OTHER_WEIGHTS = "the tokens were sampled by other weights, or other log-probs were written down: drop the updates made of them"
+OTHER_UPDATE = "the update was not computed from its batch as recorded: replay the run, do not use it"
+UNPUBLISHED = "restore the weights that were published; nothing in this run speaks for the others"
+ENGINE = {"float32": 1e-3, "bfloat16": 0.05}      # mean |engine - trainer| of one trajectory, nats per token
+
+
+def logprobs_again(work: Work) -> list[DeepFinding]:
+    """Stage 7: the engine's log-probs of sampled trajectories against the stored weights of their version."""
+    checked, worst, restricted = 0, 0.0, 0
+    limit = ENGINE[str(work.dtype).removeprefix("torch.")]
+    for index, rows in sorted(work.sample.by_version.items()):
+        usable = [row for row in rows if _full(_envelope(work, row))]
+        restricted += len(rows) - len(usable)
+        if not usable:
+            continue
+        work.load(work.versions[index])
+        for row in usable:
+            off = _off(work, row)
+            checked, worst = checked + 1, max(worst, off)
+            if not off <= limit:
+                return [failed(7, row.id, f"its recorded log-probs are {off:.3g} nats per token off in the mean from those that "
+                               f"the stored weights of version {index} give; arithmetic explains {limit:g}", OTHER_WEIGHTS)]
+    notes = [f"{work.sample.elsewhere} of {work.sample.total} trajectories are of versions whose weights are not stored"]
+    if restricted:
+        notes.append(f"{restricted} were sampled from part of the vocabulary and are not recomputed")
+    if not checked:
+        return [not_executed(7, "; ".join(notes))]
+    return [passed(7, f"log-probs of {checked} trajectories computed again, at most {worst:.2g} nats per token off in the mean "
+                      f"(limit {limit:g}); {'; '.join(notes)}")]
+
+
+def _envelope(work: Work, row: SampledRow) -> SamplingEnvelope | None:
+    return None if row.trace.envelope is None else work.sample.envelopes.get(row.trace.envelope)
+
+
+def _full(envelope: SamplingEnvelope | None) -> bool:
+    return envelope is not None and not envelope.top_k and envelope.top_p >= 1.0 and not envelope.min_p
+
+
+def _off(work: Work, row: SampledRow) -> float:
+    """Mean absolute difference of the trajectory's log-probs; 0 where it has no action."""
+    envelope = _envelope(work, row)
+    temperature = 1.0 if envelope is None else envelope.temperature or 1.0
+    rest = row.trace.segments[1:]
+    tree = Tree(prompt=row.trace.prompt_ids, continuations=(tuple(t for s in rest for t in s.token_ids),),
+                actions=(tuple(s.owner == "policy" for s in rest for _ in s.token_ids),))
+    recorded = torch.tensor([x for s in row.trace.policy_segments for x in s.logps or ()])
+    if not recorded.numel():
+        return 0.0
+    with torch.no_grad():
+        layout = pack((tree,), window=work.decoder.architecture.window)
+        again = action_logprobs(work.decoder, layout, temperature=temperature, dtype=work.dtype).logp_T
+    return float((again - recorded).abs().mean())
+
+
+def probes_again(work: Work) -> list[DeepFinding]:
+    """Stage 12: stored weights hash to their version, and its probe comes out as recorded, by engine path and trainer path."""
+    ruler, probed, plain = work.ruler(), 0, 0
+    for version in work.versions.values():
+        if version.id not in work.stored:
+            plain += 1
+            continue
+        weights = work.load(version)
+        if weights != version.weights and (work.exact or work.stored[version.id] is not None):
+            where = work.stored[version.id] or "the recipe's model"
+            return [failed(12, version.id, f"{where} holds weights {weights[:12]}, version {version.index} was published as "
+                           f"{version.weights[:12]}", UNPUBLISHED)]
+        if version.probe is not None:
+            ruler.at(version.stage, f"version {version.index}", version.id)
+            _probe(work, ruler, version.probe)
+            probed += 1
+    if ruler.found:
+        return [_failing(12, ruler.found, "the consumer did not hold these weights, or the probe was not taken from them")]
+    note = f"{plain} versions have no stored weights"
+    return [passed(12, f"weights of {len(work.versions) - plain} versions hashed again, {probed} probes equal; {note}")]
+
+
+def _probe(work: Work, ruler: Ruler, probe: Probe) -> None:
+    ids = probe.token_ids
+    limit = ENGINE[str(work.dtype).removeprefix("torch.")]
+    ruler.tensor("probe.consumer", torch.tensor(probe.consumer, dtype=torch.float64),
+                 torch.tensor(_decoded(WorkingCopy(work.decoder, work.dtype), ids), dtype=torch.float64), limit)
+    tree = Tree(prompt=ids[:1], continuations=(ids[1:],), actions=((True,) * (len(ids) - 1),))
+    with torch.no_grad():
+        layout = pack((tree,), window=work.decoder.architecture.window)
+        trainer = action_logprobs(work.decoder, layout, temperature=1.0, dtype=work.dtype).logp_T
+    ruler.tensor("probe.trainer", torch.tensor(probe.trainer, dtype=torch.float64), trainer.double(), limit)
+
+
+def _decoded(weights: WorkingCopy, ids: Sequence[int]) -> list[float]:
+    """Log-probs of every token but the first by prefill and decoding, as a sampler computes them."""
+    arena = Cache.empty(weights.architecture, 1, len(ids), weights.dtype)
+    logits, cache = weights.prefill(torch.tensor([list(ids[:1])]), torch.tensor([1]))
+    arena.put(0, cache, torch.tensor([0]))
+    found = []
+    for token in ids[1:]:
+        found.append(float(torch.log_softmax(logits.float(), -1)[0, token]))
+        logits = weights.decode(torch.tensor([token]), arena.first(1))
+    return found
+
+
+def gradients_again(work: Work) -> list[DeepFinding]:
+    """Stage 11: loss and parameter gradients of each training stage's first update, whose weights before are stored."""
+    told, lost = [], []
+    ends: dict[str, PolicyVersion] = {START: work.versions[0]}
+    by_id = {version.id: version for version in work.versions.values()}
+    for event in work.ledger.events("StageEnd"):
+        ends[str(event.body["stage"])] = by_id[str(event.body["ended"])]
+    for name, stage in work.recipe.settings.stages.items():
+        if not isinstance(stage, (Sft, PolicyGradient)):
+            continue
+        start = ends.get(stage.policy)
+        if start is None or start.id not in work.stored:
+            lost.append(f"{name} (its start weights are not stored)")
+            continue
+        ruler = work.ruler()
+        if isinstance(stage, Sft):
+            norm = _first_sft(work, ruler, name, stage, start)
+        else:
+            norm = _first_policy(work, ruler, name, stage, start)
+        if ruler.found:
+            return [_failing(11, ruler.found, OTHER_UPDATE)]
+        if norm is None:
+            lost.append(f"{name} (no update is recorded)")
+        else:
+            told.append(f"{name} {norm:.6g}")
+    rest = "later updates begin at weights that are not stored: `rollbook replay` computes them all"
+    missing = f"; not {', '.join(lost)}" if lost else ""
+    if not told:
+        return [not_executed(11, f"no update could be computed again{missing}")]
+    return [passed(11, f"gradient norm of the first update computed again, equal: {', '.join(told)}{missing}; {rest}")]
+
+
+def _first_sft(work: Work, ruler: Ruler, name: str, stage: Sft, start: PolicyVersion) -> float | None:
+    ledger = work.ledger
+    event = next((one for one in ledger.events("SftReport") if one.body["stage"] == name), None)
+    table = next((one for one in ledger.events("RecordTable") if one.body["name"] == f"{name}/demonstrations"), None)
+    if event is None or table is None:
+        return None
+    report: SftReport = event.record()
+    wanted = set(report.demonstrations)
+    held = {identity: one for one in ledger.table_records(table) if (identity := record_id(one)) in wanted}
+    ruler.at(name, f"{name} step {report.step}", event.id)
+    if len(held) < len(wanted):
+        ruler.say("demonstrations", str(len(wanted)), str(len(held)), "the others are not in the run")
+        return None
+    work.load(start)
+    sft_step(ruler, new_learner(work.decoder, stage, dtype=work.dtype), stage, [held[one] for one in report.demonstrations],
+             report, stored.tensors(ledger, report.tensors))
+    return report.grad_norm
+
+
+def _first_policy(work: Work, ruler: Ruler, name: str, stage: PolicyGradient, start: PolicyVersion) -> float | None:
+    ledger, batches, credits = work.ledger, {}, {}
+    for event in ledger.events():
+        if event.kind == "Credit":
+            credit: Credit = event.record()
+            credits[credit.scope] = credit
+        elif event.kind == "Batch":
+            batches[event.id] = event.record()
+        elif event.kind == "Update":
+            update: Update = event.record()
+            batch: Batch | None = batches.get(update.batch)
+            if batch is None or not batch.scope.startswith(f"{name}/") or batch.scope not in credits:
+                continue
+            table = next((one for one in ledger.events("TraceTable") if one.body["name"] == batch.scope.rpartition("/")[0]), None)
+            ruler.at(name, batch.scope, event.id)
+            work.load(start)
+            gradients(ruler, ledger, new_learner(work.decoder, stage, dtype=work.dtype), stage,
+                      PolicyStep(batch_id=update.batch, batch=batch, credit=credits[batch.scope], table=table,
+                                 update_id=event.id, update=update), take=False)
+            return update.grad_norm
+    return None
+
+
+def _failing(stage: int, found: Sequence[Mismatch], remedy: str) -> DeepFinding:
+    more = f" ({len(found)} values in all)" if len(found) > 1 else ""
+    return failed(stage, found[0].record, str(found[0]) + more, remedy)

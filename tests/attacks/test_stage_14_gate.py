@@ -1,0 +1,328 @@
+"""Stage 14: offline success mistaken for permission."""
+
+import dataclasses
+import shutil
+import sys
+from datetime import UTC, datetime
+
+import pytest
+from attacked import assert_caught, attacked, rows
+from click.testing import CliRunner
+
+from rollbook.cli import main
+from rollbook.evaluation.gate import document, undecided
+from rollbook.evaluation.signing import new_key, sign
+from rollbook.ledger import Ledger
+from rollbook.orchestration import permission, run, stages
+from rollbook.orchestration.permission import Finished, Wish, decide
+from rollbook.records import GateDecision, Scored
+
+NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
+RIGHT = {"start_eval": 12, "cold_eval": 6, "final_eval": 9}      # of 16: these tests do not hang on what a tiny model learns
+
+
+@pytest.fixture(scope="module")
+def finished(warm, tmp_path_factory):
+    """A run whose last policy is better than the one before and worse than the start; the policy of its first RL step was
+    never evaluated."""
+    real = stages.evaluate
+
+    def evaluated(protocol, policy, *, stage):
+        right = {task.id for task in protocol.tasks[:RIGHT[stage]]}
+
+        class Scripted:
+            def judge(self, traces, tasks):
+                return [dataclasses.replace(v, vector=dataclasses.replace(v.vector, accuracy=float(trace.task in right)))
+                        if isinstance(v, Scored) else v
+                        for trace, v in zip(traces, protocol.judge.judge(traces, tasks), strict=True)]
+
+        return real(dataclasses.replace(protocol, judge=Scripted()), policy, stage=stage)
+
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(stages, "evaluate", evaluated)
+        return attacked(warm, tmp_path_factory.mktemp("finished") / "run", "stages.rl.probe_every=0")
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    private, public = new_key()
+    (folder / "gate.key").write_bytes(private)
+    (folder / "gate.pub").write_bytes(public)
+    return folder / "gate.key"
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """The finished run as often as a test wants to decide about it."""
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+WISH = Wish(decision="allow", stage=None, thresholds={"heldout": 0.5}, owners={"add_sub": "maria"}, limits=("serve-internal",),
+            canary="1% of traffic for a day", rollback="cold_start", incidents="maria@example.org", expires="2027-03-01")
+
+
+def wish(**changes):
+    return dataclasses.replace(WISH, **changes)
+
+
+def lax(m):
+    """Whoever decides does not look at the rules."""
+    m.setattr(permission, "breaches", lambda decision, ground: [])
+
+
+def redrafted(m, change):
+    """What is drafted is changed before it is signed: the record and the signature agree."""
+    real = permission.draft
+    m.setattr(permission, "draft", lambda *given: change(real(*given)))
+
+
+def test_an_undecided_run_claims_no_permission(finished):
+    row = rows(finished)[14]
+    assert row.result == "not_applicable" and "undecided" in row.evidence, row
+
+
+def test_an_honest_permission_passes_and_shows_what_it_rests_on(copy, key):
+    decide(copy, WISH, private_key=key, now=NOW)
+    row = rows(copy)[14]
+    assert row.result == "pass", row
+    for said in ("heldout 0.5625 >= 0.5", "serve-internal", "2027-03-01", "signed with key", "canary"):
+        assert said in row.evidence
+
+
+def test_a_refusal_is_no_permission_and_no_failure(copy, key):
+    decide(copy, wish(decision="refuse", thresholds={"heldout": 0.99}, owners={}), private_key=key, now=NOW)
+    row = rows(copy)[14]
+    assert row.result == "pass" and "refused" in row.evidence, row
+
+
+@pytest.mark.fault(stage=14, injection="the run ends with an `allow` that nobody signed")
+def test_a_run_that_allows_itself_is_caught(warm, tmp_path, monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr(run, "undecided", lambda policy: dataclasses.replace(undecided(policy), decision="allow"))
+        folder = attacked(warm, tmp_path / "run")
+    assert_caught(folder, 14, record="GateDecision")
+
+
+@pytest.mark.fault(stage=14, injection="a complete `allow` is recorded without a signature")
+def test_a_permission_without_a_signature_is_caught(copy, key, monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr(permission, "signed", lambda ledger, decision, private_key: decision)
+        decide(copy, WISH, private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="not signed")
+
+
+@pytest.mark.fault(stage=14, injection="the decision is signed for the weights of another policy")
+def test_a_permission_for_other_weights_is_caught(copy, key, monkeypatch):
+    with monkeypatch.context() as m:
+        lax(m)
+        with Ledger.open(copy, write=False) as ledger:
+            other = permission.finished(ledger).version("cold_start").weights
+        redrafted(m, lambda decision: dataclasses.replace(decision, weights=other))
+        decide(copy, WISH, private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="names weights")
+
+
+@pytest.mark.fault(stage=14, injection="the signed file hashes are those of another stage's checkpoint")
+def test_a_permission_over_the_files_of_another_checkpoint_is_caught(copy, key, monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr(permission, "_checked_files", lambda folder, policy: permission.policy_files(folder.parent / "cold_start"))
+        decide(copy, WISH, private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="not those that were decided about")
+
+
+@pytest.mark.fault(stage=14, injection="another checkpoint lies under the policy's name when it is decided about")
+def test_a_permission_over_exchanged_weights_is_caught(copy, key, monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr(permission, "_checked_files", lambda folder, policy: permission.policy_files(folder))
+        shutil.copy(copy / "checkpoints/cold_start/model.safetensors", copy / "checkpoints/rl/model.safetensors")
+        decide(copy, WISH, private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="hold weights")
+
+
+@pytest.mark.fault(stage=14, injection="the permission had expired when it was given")
+def test_a_permission_that_had_expired_is_caught(copy, key, monkeypatch):
+    with monkeypatch.context() as m:
+        lax(m)
+        decide(copy, wish(expires="2026-11-01"), private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="before it was decided")
+
+
+@pytest.mark.fault(stage=14, injection="a permission without an end")
+def test_a_permission_without_an_end_is_caught(copy, key, monkeypatch):
+    with monkeypatch.context() as m:
+        lax(m)
+        decide(copy, wish(expires=None), private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="expires never")
+
+
+@pytest.mark.fault(stage=14, injection="thresholds are claimed to be met that the policy's evaluation does not reach")
+def test_a_threshold_that_was_not_met_is_caught(copy, key, monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr("rollbook.evaluation.gate.measure", lambda name, reports, ground: 1.0)
+        decide(copy, wish(thresholds={"heldout": 0.7}), private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="heldout is 0.7; the evaluations of this policy give 0.5625")
+
+
+@pytest.mark.fault(stage=14, injection="the thresholds are met by the evaluation of another policy")
+def test_a_policy_that_was_never_evaluated_is_caught(copy, key, monkeypatch):
+    real = Finished.version
+
+    def between(held, stage):
+        last = real(held, stage)
+        return held.ground.versions[last.parent] if stage is None else last
+
+    with monkeypatch.context() as m:
+        lax(m)
+        with Ledger.open(copy, write=False) as ledger:
+            held = permission.finished(ledger)
+        reports = tuple(permission.evaluations(held.version(None).id, held.version(None).weights, held.ground.reports))
+        files = permission.policy_files(copy / "checkpoints" / "rl")
+        m.setattr(Finished, "version", between)
+        redrafted(m, lambda decision: dataclasses.replace(decision, reports=reports, files=files))
+        decide(copy, WISH, private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="never evaluated")
+
+
+@pytest.mark.fault(stage=14, injection="the decision leaves out an evaluation of its policy")
+def test_a_decision_that_does_not_name_its_evaluations_is_caught(copy, key, monkeypatch):
+    with monkeypatch.context() as m:
+        lax(m)
+        redrafted(m, lambda decision: dataclasses.replace(decision, reports=()))
+        decide(copy, WISH, private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="rests on 0 reports; the run holds 1")
+
+
+@pytest.mark.fault(stage=14, injection="a family got worse and nobody answers for it")
+def test_a_regression_without_an_owner_is_caught(copy, key, monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr("rollbook.evaluation.gate.regressions", lambda policy, ground: {})
+        decide(copy, wish(owners={}), private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="add_sub got worse, 0.7500 to 0.5625")
+
+
+@pytest.mark.fault(stage=14, injection="the rollback names weights that no policy of the run has")
+def test_a_rollback_to_an_unknown_policy_is_caught(copy, key, monkeypatch):
+    with monkeypatch.context() as m:
+        lax(m)
+        decide(copy, wish(rollback="ab" * 32), private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="rollback")
+
+
+@pytest.mark.fault(stage=14, injection="the signature of another decision by the same key is reused")
+def test_a_reused_signature_is_caught(copy, key, monkeypatch):
+    refusal = decide(copy, wish(decision="refuse"), private_key=key, now=NOW)
+    with monkeypatch.context() as m:
+        m.setattr(permission, "sign", lambda covered, private_key: sign(document(refusal), private_key))
+        decide(copy, WISH, private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="another document")
+
+
+@pytest.mark.fault(stage=14, injection="authority is widened after the signature was made")
+def test_a_permission_widened_after_signing_is_caught(copy, key, monkeypatch):
+    real = permission.signed
+    with monkeypatch.context() as m:
+        m.setattr(permission, "signed", lambda *given: dataclasses.replace(real(*given), authority_limits=("deploy",)))
+        decide(copy, WISH, private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="another document")
+
+
+@pytest.mark.fault(stage=14, injection="the public key on record is not the one that signed")
+def test_a_signature_by_another_key_is_caught(copy, key, monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr(permission, "public_key", lambda private_key: new_key()[1])
+        decide(copy, WISH, private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence="does not hold")
+
+
+@pytest.mark.fault(stage=14, injection="a permission that was taken back is put on record again")
+def test_an_old_permission_put_on_record_again_is_caught(copy, key):
+    allowed = decide(copy, WISH, private_key=key, now=NOW)
+    decide(copy, wish(decision="refuse"), private_key=key, now=NOW.replace(hour=13))
+    with Ledger.open(copy) as ledger:
+        ledger.append(allowed)
+    assert_caught(copy, 14, record="GateDecision", evidence="again")
+
+
+@pytest.mark.fault(stage=14, injection="a permission for anything, with no canary")
+@pytest.mark.parametrize(("changes", "evidence"), [
+    ({"limits": ()}, "authority"), ({"canary": " "}, "canary"), ({"thresholds": {}}, "no threshold"),
+    ({"thresholds": {"heldout": 0.0}}, "decides nothing")])
+def test_a_permission_that_leaves_something_unsaid_is_caught(copy, key, monkeypatch, changes, evidence):
+    with monkeypatch.context() as m:
+        lax(m)
+        decide(copy, wish(**changes), private_key=key, now=NOW)
+    assert_caught(copy, 14, record="GateDecision", evidence=evidence)
+
+
+def test_without_the_signing_package_a_permission_fails_with_what_to_install(copy, key, monkeypatch):
+    decide(copy, WISH, private_key=key, now=NOW)
+    for name in [name for name in sys.modules if name.split(".")[0] == "model_signing"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "model_signing", None)
+    row = rows(copy)[14]
+    assert row.result == "fail" and "not installed" in row.evidence and "pip install" in row.remedy, row
+
+
+def test_a_copy_without_its_checkpoints_still_passes_and_says_so(copy, key):
+    decide(copy, WISH, private_key=key, now=NOW)
+    shutil.rmtree(copy / "checkpoints")
+    row = rows(copy)[14]
+    assert row.result == "pass" and "not here to be compared" in row.evidence, row
+
+
+def command(*words):
+    return CliRunner().invoke(main, ["gate", *map(str, words)])
+
+
+def test_the_commands_make_a_key_decide_and_check(copy, tmp_path):
+    keys = tmp_path / "keys"
+    assert command("key", keys).exit_code == 0
+    private, public = keys / "gate.key", keys / "gate.pub"
+    assert private.stat().st_mode & 0o077 == 0
+    assert command("check", copy, "--key", public).exit_code == 1
+    allow = ("decide", copy, "--allow", "--key", private, "--threshold", "heldout=0.5", "--limit", "serve-internal",
+             "--canary", "1%", "--rollback", "cold_start", "--expires", "2099-01-01")
+    refused = command(*allow)
+    assert refused.exit_code == 1 and "add_sub got worse" in refused.output and "--owner add_sub=NAME" in refused.output
+    done = command(*allow, "--owner", "add_sub=maria")
+    assert done.exit_code == 0, done.output
+    assert command("check", copy, "--key", public, "--for", "serve-internal").exit_code == 0
+    beyond = command("check", copy, "--key", public, "--for", "deploy")
+    assert beyond.exit_code == 1 and "limited to serve-internal" in beyond.output
+    assert command("check", copy, "--key", public, "--stage", "cold_start").exit_code == 1
+    command("key", tmp_path / "others")
+    assert command("check", copy, "--key", tmp_path / "others" / "gate.pub").exit_code == 1
+    weights = copy / "checkpoints" / "rl" / "model.safetensors"
+    kept = weights.read_bytes()
+    weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    assert command("check", copy, "--key", public).exit_code == 1
+    assert command(*allow, "--owner", "add_sub=maria").exit_code == 2          # the checkpoint is not what was published
+    weights.write_bytes(kept)
+    assert command("decide", copy, "--refuse", "--key", private).exit_code == 0
+    taken_back = command("check", copy, "--key", public)
+    assert taken_back.exit_code == 1 and "refuse" in taken_back.output
+
+
+def test_an_older_permission_put_on_record_again_does_not_permit(copy, key):
+    allowed = decide(copy, WISH, private_key=key, now=NOW)
+    decide(copy, wish(decision="refuse"), private_key=key, now=NOW.replace(hour=13))
+    with Ledger.open(copy) as ledger:
+        ledger.append(allowed)
+        assert [one.decision for one in ledger.records(GateDecision)] == ["undecided", "allow", "refuse", "allow"]
+    with pytest.raises(permission.GateRefused, match="no permission"):
+        permission.check(copy, None, key=key.with_name("gate.pub").read_bytes(), now=NOW.replace(hour=14), wanted=())
+
+
+def test_words_that_are_no_decision_are_refused(copy, key, tmp_path):
+    (tmp_path / "text").write_text("no key")
+    for words, said in (((), "neither"), (("--allow", "--threshold", "heldout"), "NAME=VALUE"),
+                        (("--allow", "--threshold", "a=b"), "number"), (("--refuse", "--stage", "nowhere"), "no stage"),
+                        (("--refuse", "--expires", "soon"), "time")):
+        refused = command("decide", copy, "--key", key, *words)
+        assert refused.exit_code == 2 and said in refused.output, refused.output
+    unusable = command("decide", copy, "--key", tmp_path / "text", "--refuse")
+    assert unusable.exit_code == 2 and "private key" in unusable.output
+    wrong = command("check", copy, "--key", key)                               # the private key where the public one belongs
+    assert wrong.exit_code != 0 and key.read_text().splitlines()[1] not in wrong.output

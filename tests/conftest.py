@@ -1,0 +1,26 @@
+"""What tests of several folders share: one small finished run that nobody may change."""
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def steady():
+    """The manifest's view of machine and code, read once: two runs of a session then have equal manifests."""
+    from rollbook.ledger import environment_manifest
+    return environment_manifest()
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory, steady):
+    """A finished run of two supervised and four policy updates, which starts from a model that knows the format."""
+    from attacked import quick_recipe
+    from small_runs import Quiet, small_recipe
+
+    from rollbook.orchestration.run import run_recipe
+    folder = tmp_path_factory.mktemp("small")
+    assert run_recipe(small_recipe("stages.rl.steps=1", "stages.rl.optimizer.warmup_steps=0"), folder / "warm", Quiet()) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rollbook.orchestration.run.environment_manifest", lambda: steady)
+        recipe = quick_recipe(folder / "warm" / "checkpoints" / "cold_start")
+        assert run_recipe(recipe, folder / "run", Quiet()) == 0
+    return folder / "run"

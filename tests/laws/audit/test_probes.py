@@ -1,0 +1,36 @@
+"""How far engine and trainer may be apart on a probe, by the precision they compute in."""
+
+import pytest
+
+from rollbook.audit.detectors.publication import PublicationDetector
+from rollbook.records import Acknowledgement, PolicyVersion, Probe
+
+
+def version(index, consumer, trainer, dtype="bfloat16"):
+    return PolicyVersion(index=index, stage="rl", weights=f"w{index}", published=f"p{index}", parent=None, updates=0,
+                         optimizer=None, window=(), healthy=True, acknowledged=(Acknowledgement(consumer="engine", weights=f"p{index}"),),
+                         probe=Probe(token_ids=(1, 2, 3), consumer=consumer, trainer=trainer, dtype=dtype))
+
+
+def found(*versions):
+    detector = PublicationDetector()
+    for one in versions:
+        detector._probed(f"PolicyVersion:{one.index}", one)
+    return [failure.evidence for failure in detector.failures]
+
+
+@pytest.mark.parametrize(("dtype", "off", "agrees"), [
+    ("float32", 5e-4, True), ("float32", 5e-3, False), ("bfloat16", 4e-2, True), ("bfloat16", 2e-1, False)])
+def test_a_probe_agrees_to_the_precision_it_was_made_in(dtype, off, agrees):
+    assert (found(version(0, (-1.0, -2.0), (-1.0 - off, -2.0 - off), dtype)) == []) is agrees
+
+
+def test_unlikely_tokens_may_differ_by_two_percent_in_half_precision():
+    assert found(version(0, (-16.0, -20.0), (-16.1, -20.2))) == []
+    assert "differ by" in found(version(0, (-16.0, -20.0), (-17.0, -21.0)))[0]
+
+
+def test_a_consumer_that_stands_still_while_the_trainer_moves_is_stale_within_any_tolerance():
+    stale = found(version(0, (-1.0, -2.0), (-1.0, -2.0)), version(1, (-1.0, -2.0), (-1.001, -2.0)))
+    assert "holds the old weights" in stale[0]
+    assert found(version(0, (-1.0, -2.0), (-1.0, -2.0)), version(1, (-1.001, -2.0), (-1.001, -2.0))) == []

@@ -1,0 +1,128 @@
+"""kill -9 at every write boundary and at random instants: resumed, the run ends like an undisturbed one. `make soak`."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from attacked import quick_recipe
+from small_runs import Quiet
+
+from rollbook.ledger import Ledger
+from rollbook.orchestration.run import resume_run, run_recipe
+from rollbook.records import Census, LedgerError, PolicyVersion
+
+pytestmark = pytest.mark.soak
+WRITES = ("pwrite", "fsync", "rename", "replace", "link", "unlink", "ftruncate")
+RANDOM_KILLS = 30
+SIZES = ("stages.rl.checkpoint_every=1", "stages.rl.probe_every=2", "tasks.heldout=8", "stages.select.candidates=8")
+
+
+def ended(folder):
+    with Ledger.open(folder, write=False) as ledger:
+        assert ledger.verify().holds
+        return (ledger.semantic_hash(), [version.weights for version in ledger.records(PolicyVersion)],
+                [str(census.outcomes) for census in ledger.records(Census)])
+
+
+def in_child(act, *, kill_after_s=None):
+    """Runs `act` in a forked process, which knows the slow imports already; its exit status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+            os._exit(0)
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+            os._exit(1)
+    if kill_after_s is not None:
+        time.sleep(kill_after_s)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def dying_at(boundary, counted=None):
+    """Replaces the writing system calls: the process kills itself before the call number `boundary`."""
+    calls = 0
+
+    def wrapped(inner):
+        def call(*arguments, **options):
+            nonlocal calls
+            calls += 1
+            if calls == boundary:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if counted is not None:
+                counted.write_text(str(calls))
+            return inner(*arguments, **options)
+        return call
+    for name in WRITES:
+        setattr(os, name, wrapped(getattr(os, name)))
+
+
+def resumed(recipe, folder):
+    """What a user does after a kill: resume; where nothing was recorded yet, start again."""
+    def act():
+        if not (folder / "manifest.json").exists():
+            run_recipe(recipe, folder, Quiet())
+            return
+        try:
+            resume_run(folder, Quiet())
+        except LedgerError as error:
+            assert "before its recipe was recorded" in str(error)
+            os.rename(folder, folder.with_name(folder.name + "-empty"))
+            run_recipe(recipe, folder, Quiet())
+    return in_child(act)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(warm_in_child, tmp_path_factory):
+    """The recipe, how an undisturbed run ends, how many writes it makes and how long it takes."""
+    recipe, folder = quick_recipe(warm_in_child, *SIZES), tmp_path_factory.mktemp("whole") / "run"
+    count = folder.parent / "count"
+
+    def act():
+        dying_at(0, count)
+        run_recipe(recipe, folder, Quiet())
+    began = time.monotonic()
+    assert in_child(act) == 0
+    return recipe, ended(folder), int(count.read_text()), time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def warm_in_child(tmp_path_factory):
+    """A warm model, made in a child: this process must stay free of compute threads, for it forks."""
+    from small_runs import small_recipe
+
+    out = tmp_path_factory.mktemp("warm") / "run"
+    recipe = small_recipe("stages.rl.steps=1", "stages.rl.optimizer.warmup_steps=0")
+    assert in_child(lambda: run_recipe(recipe, out, Quiet())) == 0
+    return out / "checkpoints" / "cold_start"
+
+
+def test_a_run_killed_at_every_write_boundary_ends_like_an_undisturbed_one(undisturbed, tmp_path):
+    recipe, whole, writes, _ = undisturbed
+    every = int(os.environ.get("KILL_EVERY", "1"))
+    for boundary in range(1, writes + 1, every):
+        folder = tmp_path / f"run{boundary}"
+
+        def act(folder=folder, boundary=boundary):
+            dying_at(boundary)
+            run_recipe(recipe, folder, Quiet())
+        assert in_child(act) == -signal.SIGKILL
+        assert resumed(recipe, folder) == 0, f"write {boundary}"
+        assert ended(folder) == whole, f"write {boundary}"
+        print(f"killed before write {boundary} of {writes}: same end", flush=True)
+
+
+def test_a_run_killed_at_random_instants_twice_ends_like_an_undisturbed_one(undisturbed, tmp_path):
+    recipe, whole, _, seconds = undisturbed
+    rng = random.Random(20)
+    for number in range(RANDOM_KILLS):
+        folder = tmp_path / f"run{number}"
+        in_child(lambda folder=folder: run_recipe(recipe, folder, Quiet()), kill_after_s=rng.uniform(0.05, 0.95) * seconds)
+        if (folder / "manifest.json").exists():
+            in_child(lambda folder=folder: resume_run(folder, Quiet()), kill_after_s=rng.uniform(0.05, 0.95) * seconds)
+        assert resumed(recipe, folder) == 0, f"kill {number}"
+        assert ended(folder) == whole, f"kill {number}"
+        print(f"random kill {number + 1} of {RANDOM_KILLS}: same end", flush=True)
