@@ -95,8 +95,8 @@ def known_kind(kind: str, schema: int, position: str) -> Any:
         raise LedgerError(f"{position} holds a record of an unknown kind", got=repr(kind),
                           why="a newer or another program wrote it", fix=f"nearest kinds: {nearest(kind, list(KINDS))}")
     if schema != cls.SCHEMA:
-        relation = "newer" if schema > cls.SCHEMA else "older"
-        raise LedgerError(f"{position} holds a {kind} of a {relation} schema version",
+        relation = "a newer" if schema > cls.SCHEMA else "an older"
+        raise LedgerError(f"{position} holds a {kind} of {relation} schema version",
                           got=f"version {schema}, this code reads {cls.SCHEMA}",
                           why="its fields may mean something else", fix="read it with the rollbook version that wrote it")
     return cls

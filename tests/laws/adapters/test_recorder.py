@@ -180,7 +180,7 @@ def test_a_host_that_is_killed_in_a_step_leaves_a_readable_run_that_can_go_on(tm
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert done.returncode == -signal.SIGKILL
     assert Ledger.open(run, write=False).verify().holds
-    assert [row for row in audit_run(run).rows if row.result == "fail" and row.name not in ADAPTED_LATER] == []
+    assert [row for row in audit_run(run).rows if row.result == "fail"] == []
     with Recorder.open(run) as recorder:
         assert recorder.index == 1
         assert len(list(recorder.ledger.read_traces())) == standing
@@ -261,8 +261,6 @@ def test_advantages_by_a_named_rule_become_a_credit_record(tmp_path) -> None:
     assert credit.reward == (0.0, 1.0) * 3 and credit.advantage == (-0.5, 0.5) * 3 and len(set(credit.group_of)) == 3
 
 
-# Stages whose detectors do not read HostTask yet.
-ADAPTED_LATER = ("admission",)
 
 
 def test_the_audit_names_what_the_host_did_not_show_and_checks_the_rest(tmp_path) -> None:
@@ -275,7 +273,7 @@ def test_the_audit_names_what_the_host_did_not_show_and_checks_the_rest(tmp_path
     for stage, why in unseen.items():
         assert rows[stage].result == "not_applicable" and rows[stage].evidence == f"my loop 1: {why}"
     assert rows["reward"].result == "pass" and "my loop 1: one part only" in rows["reward"].evidence
-    assert [row for row in rows.values() if row.result == "fail" and row.name not in ADAPTED_LATER] == []
+    assert [row for row in rows.values() if row.result == "fail"] == []
 
 
 def test_a_detector_of_an_unseen_stage_is_shown_nothing(tmp_path) -> None:

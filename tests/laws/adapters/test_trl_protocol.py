@@ -33,8 +33,6 @@ from rollbook.records import (
     Unscored,
 )
 
-ADAPTED_LATER = ("admission",)      # stages whose detectors do not read HostTask yet
-
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
@@ -193,7 +191,7 @@ def test_without_hashes_the_stages_that_need_them_are_unseen(tmp_path) -> None:
     recorded(tmp_path / "run", GRPOTrainer([right]), hash_weights=False)
     assert not held(tmp_path / "run", PolicyVersion) and held(tmp_path / "run", SamplingEnvelope)[0].policy is None
     assert {"events", "publication"} <= set(held(tmp_path / "run", HostRun)[0].unseen)
-    assert [row.name for row in audit_run(tmp_path / "run").rows if row.result == "fail" and row.name not in ADAPTED_LATER] == []
+    assert [row.name for row in audit_run(tmp_path / "run").rows if row.result == "fail"] == []
 
 
 def test_the_hash_of_weights_is_that_of_the_models_package() -> None:
@@ -210,7 +208,7 @@ def test_the_audit_says_what_trl_does_not_show(tmp_path) -> None:
         assert rows[stage].result == "not_applicable" and rows[stage].evidence.startswith("trl.GRPOTrainer 1.16.0: ")
     assert rows["reward"].result == rows["request"].result == rows["events"].result == "pass"
     assert "gives no log-probs" in rows["events"].evidence
-    assert [row for row in rows.values() if row.result == "fail" and row.name not in ADAPTED_LATER] == []
+    assert [row for row in rows.values() if row.result == "fail"] == []
 
 
 def test_a_resumed_training_goes_on_in_its_record_and_its_later_steps_are_void(tmp_path) -> None:
