@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import attacked
 import pytest
 import torch
 from attacked import assert_caught
@@ -9,7 +10,7 @@ from light import attack, clean_rows
 
 from rollbook.experience import batches
 from rollbook.experience.batches import Packed
-from rollbook.objectives import sequence_weight, total_loss
+from rollbook.objectives import kl, sequence_weight, total_loss
 from rollbook.orchestration import recording, stages
 from rollbook.orchestration import step as stepping
 from rollbook.orchestration.publish import Publisher
@@ -20,6 +21,9 @@ from rollbook.training.policy import PolicyLearner
 UPDATE, SCORE, EVALUATE, RATE = PolicyLearner.update, PolicyLearner.score, training.evaluate, optimizer.rate
 RECORD, TOKENS, FROM, BLOB, CUT = (stepping.update_record, Packed.tokens, stages.from_settings, recording._blob,
                                    stepping.minibatches)
+
+NORMALIZED = {"kind": "GroupNormalized", "eps": 1e-6, "ddof": 1}
+RECIPE = attacked.small_recipe
 
 
 def with_objective(**other):
@@ -35,6 +39,32 @@ def with_objective(**other):
 def test_a_clean_run_uses_the_estimator_it_names(warm):
     row = clean_rows(warm)[11]
     assert row.result == "pass" and int(row.evidence.split()[0]) >= 2
+
+
+def trained_by(monkeypatch, warm, out, objective, *patches):
+    """A run whose recipe names this objective; its folder."""
+    def named(*overrides):
+        recipe = RECIPE(*overrides)
+        stage = dataclasses.replace(recipe.settings.stages["rl"], objective=objective)
+        settings = dataclasses.replace(recipe.settings, stages={**recipe.settings.stages, "rl": stage})
+        return dataclasses.replace(recipe, settings=settings)
+    return attack(monkeypatch, warm, out, (attacked, "small_recipe", named), *patches)
+
+
+@pytest.mark.parametrize("objective", [
+    {"kind": "Grpo", "low": 0.2, "high": 0.2, "beta": 0.04, "credit": NORMALIZED},
+    {"kind": "Dapo", "overlong_filter": True, "credit": NORMALIZED},
+    {"kind": "Gspo", "credit": NORMALIZED}, {"kind": "Rloo"}, {"kind": "KimiK2", "tau": 0.5, "scale": "squared"}])
+def test_a_clean_run_of_another_objective_passes_too(monkeypatch, warm, tmp_path, objective):
+    found = attacked.rows(trained_by(monkeypatch, warm, tmp_path / "run", objective))
+    assert [found[stage].result for stage in (9, 10, 11, 12)] == ["pass"] * 4, found
+
+
+@pytest.mark.fault(stage=11, injection="the KL term uses another estimator than its name")
+def test_another_kl_estimator_than_named(monkeypatch, warm, tmp_path):
+    run = trained_by(monkeypatch, warm, tmp_path / "run", {"kind": "Grpo", "low": 0.2, "high": 0.2, "beta": 0.5, "credit": NORMALIZED},
+                     (kl, "k3", kl.k2))
+    assert_caught(run, 11, record="Update", evidence="gradient")
 
 
 @pytest.mark.fault(stage=11, injection="another clip bound is used than the batch names")

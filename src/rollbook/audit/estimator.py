@@ -83,14 +83,14 @@ def expected_terms(objective: Mapping[str, object]) -> list[Expected]:
     return found
 
 
-def expected_weights(spec: TermSpec, step: Step, max_length: int | None, dropped_S: Flags | None) -> list[Floats]:
-    """weight_T as the term's aggregate gives it; where sequences are dropped, without and with them in the denominator."""
+def expected_weights(spec: TermSpec, step: Step, max_length: int | None, dropped_S: Flags | None) -> Floats:
+    """weight_T as the term's aggregate gives it; what an overlong filter drops has no weight and does not count."""
     sizes = (spec.aggregate, step.length_S, step.group_S, max_length)
-    if spec.population == "correct":
-        return [weights(*sizes, keep_S=step.correct_S, count_dropped=False)[step.seq_T]]
-    if dropped_S is not None and dropped_S.any():
-        return [weights(*sizes, keep_S=~dropped_S, count_dropped=counted)[step.seq_T] for counted in (False, True)]
-    return [weights(*sizes)[step.seq_T]]
+    kept_S = None if dropped_S is None else ~dropped_S
+    if spec.population == "correct" and step.correct_S is not None:
+        kept_S = step.correct_S if kept_S is None else step.correct_S & kept_S
+    weight_S = weights(*sizes) if kept_S is None else weights(*sizes, keep_S=kept_S, count_dropped=False)
+    return weight_S[step.seq_T]
 
 
 def recompute(terms: Sequence[Expected], step: Step, weight_KT: Sequence[Floats]) -> Recomputed:

@@ -55,7 +55,7 @@ class AcquisitionDetector(Detector):
 
     def finish(self, run: RunIndex) -> None:
         if not self.tables.tables:
-            self._nothing(bool(self.trained or self.bundles))
+            self._nothing(run)
             return
         train = {task for found in self.recorded.values() if ids_hash(self.tables.train) == found.train
                  for task in self.tables.train}
@@ -74,8 +74,13 @@ class AcquisitionDetector(Detector):
         if self.sensitive:
             self.note(f"{self.sensitive} raw tasks are flagged as sensitive")
 
-    def _nothing(self, used: bool) -> None:
-        if used:
+    def _nothing(self, run: RunIndex) -> None:
+        """Without tasks nothing can be compared: a fault in a run of ours, a limit of one recorded from outside."""
+        used = [*self.trained.values(), *self.bundles.values()]
+        if used and run.recipe is not None:
+            self.fail(used[0], f"{len(self.trained)} tasks were trained on and {len(self.bundles)} protocols used, and no table "
+                      "holds the tasks", "record every task before it is used")
+        elif used:
             self.note("the run keeps no tasks, so that nothing can be compared")
 
     def _raw(self, identity: str, raw: RawTask) -> None:
@@ -113,6 +118,11 @@ class AcquisitionDetector(Detector):
             self.fail(identity, f"thresholds of {recorded.ngram} words, Jaccard {recorded.jaccard:g} and boilerplate "
                       f"{recorded.boilerplate:g} find less than {LAXEST.ngram}, {LAXEST.jaccard:g} and {LAXEST.boilerplate:g}",
                       "compare with the stated thresholds or stricter ones")
+        orphans = [task for task in (*self.tables.train, *sides[protected]) if raw_of(run, task) is None]
+        if orphans:
+            self.fail(orphans[0], f"the raw task of {len(orphans)} tasks is not on record: nothing says where they come from",
+                      "record every raw task as it was acquired")
+            return
         likeness = Likeness(ngram=recorded.ngram, jaccard=recorded.jaccard, boilerplate=recorded.boilerplate)
         parts = [Side(tasks=tuple(run.tasks[task] for task in names),
                       raws=tuple(raw for task in names if (raw := raw_of(run, task)) is not None))

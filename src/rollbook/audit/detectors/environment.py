@@ -66,6 +66,9 @@ class EnvironmentDetector(Detector):
                 self.fail(identity, evidence, PIN)
             for name, reason in proof.unproved.items():
                 self.note(f"unproved: {name} ({reason})")
+        if used and not self.images and run.recipe is not None:
+            self.fail("EnvironmentImage", "texts were judged, and no environment is on record",
+                      "record and prove the environment")
         self._names(run)
 
     def _image(self, run: RunIndex, identity: str, image: EnvironmentImage) -> None:

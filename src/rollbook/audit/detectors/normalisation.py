@@ -51,6 +51,8 @@ class NormalisationDetector(Detector):
     def row(self, run: RunIndex, row: Row) -> None:
         task = run.tasks.get(row.trace.task)
         if task is None:
+            if run.recipe is not None:
+                self.fail(row.id, f"the contract of {row.trace.task} is not on record", "record every task before it is tried")
             return
         segments = row.trace.segments
         found = hash(segments[0].token_ids)
@@ -74,7 +76,10 @@ class NormalisationDetector(Detector):
                 self.kinds[what.partition(":")[0]] += 1
                 self.fail(identity, what, remedy)
         self._recipe(run)
-        if self.prompts and self.renderer is None:
+        if self.prompts and self.renderer is None and run.recipe is not None:
+            self.fail("TokenizerFile", f"prompts of {len(self.prompts)} tasks were sampled from, and the run keeps no tokenizer "
+                      "to render them again", "record the tokenizer and its template before the first attempt")
+        elif self.prompts and self.renderer is None:
             self.note("the run keeps no tokenizer: prompts were not rendered again")
         elif self.prompts:
             self.note(f"prompts of {self.rendered} of {len(self.prompts)} attempted tasks rendered again and read back")

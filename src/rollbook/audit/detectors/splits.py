@@ -29,6 +29,7 @@ class SplitsDetector(Detector):
         self.manifests: dict[str, SplitManifest] = {}
         self.reports: dict[str, bool] = {}          # report -> whether it says that both sides share a generator
         self.used = 0
+        self.first: str | None = None               # the first trajectory
         self.mistaken: set[tuple[str, str]] = set()
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
@@ -48,6 +49,7 @@ class SplitsDetector(Detector):
                 pass
 
     def row(self, run: RunIndex, row: Row) -> None:
+        self.first = self.first or row.id
         if not self.tables.tables:
             return
         self.used += 1
@@ -64,7 +66,10 @@ class SplitsDetector(Detector):
 
     def finish(self, run: RunIndex) -> None:
         if not self.tables.tables:
-            if self.manifests:
+            if self.first is not None and run.recipe is not None:
+                self.fail(self.first, "it was sampled for a task, and no table holds the run's tasks",
+                          "record both sides of the split")
+            elif self.manifests:
                 self.note("the run keeps no tasks, so that its split cannot be checked")
             return
         train, heldout = self.tables.train, self.tables.heldout

@@ -204,13 +204,13 @@ class UpdateDetector(Detector):
         dropped_S = self._trajectories(run, step)
         weight_KT: list[Floats] = []
         for term, stored_T in zip(terms, step.given["weight"], strict=True):
-            found = [stored_T] if term.spec.name in ELSEWHERE else expected_weights(term.spec, data, batch.max_length, dropped_S)
-            off = [float(np.abs(stored_T - one).max(initial=0.0)) for one in found]
-            weight_KT.append(found[int(np.argmin(off))])
-            if min(off) > WEIGHT * float(np.abs(weight_KT[-1]).max(initial=0.0)):
-                at = int(np.abs(stored_T - weight_KT[-1]).argmax())
+            found_T = stored_T if term.spec.name in ELSEWHERE else expected_weights(term.spec, data, batch.max_length, dropped_S)
+            weight_KT.append(found_T)
+            off_T = np.abs(stored_T - found_T)
+            if off_T.max(initial=0.0) > WEIGHT * float(np.abs(found_T).max(initial=0.0)):
+                at = int(off_T.argmax())
                 self.fail(step.batch_id, f"token {at} of {batch.scope} weighs {stored_T[at]:.6g} in the term {term.spec.name}, "
-                          f"{term.spec.aggregate} gives {weight_KT[-1][at]:.6g}", "weigh tokens as the named aggregate does")
+                          f"{term.spec.aggregate} gives {found_T[at]:.6g}", "weigh tokens as the named aggregate does")
         self.elsewhere.update(term.spec.name for term in terms if term.spec.name in ELSEWHERE)
         self._gradient(step, terms, (data, weight_KT))
 
