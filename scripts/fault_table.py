@@ -34,7 +34,8 @@ def main() -> int:
     stages = {stage for stage, _ in faults.marks.values()}
     thin = [stage for stage in range(1, 15) if sum(s == stage for s, _ in faults.marks.values()) < 3]
     missed = sum(not faults.caught.get(node) for node in faults.marks)
-    print(f"\n{len(faults.marks)} faults in {len(stages)} stages, {missed} not caught; stages with fewer than three: {thin or 'none'}")
+    print(f"\n{len(faults.marks)} faults in {len(stages)} stages, {missed} not caught; "
+          f"stages with fewer than three: {thin or 'none'}")
     return 1 if missed or thin else 0
 
 

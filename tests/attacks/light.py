@@ -1,7 +1,8 @@
-"""Attacked runs that share one proof of the environment, for the stages that come after it: half the time."""
+"""Attacked runs that share one judge and one proof of the environment, for the stages that come after them: half the time."""
 
 from __future__ import annotations
 
+import atexit
 import functools
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from rollbook.orchestration import run as orchestration
 
 PROVE = orchestration.prove
 PROVED = []
+JUDGE = orchestration.MagistralJudge
 
 
 def prove_once(*given):
@@ -21,10 +23,20 @@ def prove_once(*given):
     return PROVED[0]
 
 
+@functools.cache
+def judge_once(settings):
+    """One judge for these settings, with its processes, until the tests are over."""
+    judge = JUDGE(settings)
+    atexit.register(judge.close)
+    judge.close = lambda: None
+    return judge
+
+
 def attack(monkeypatch, warm, out, *patches, overrides=()):
     """A run under (owner, name, replacement) patches that are gone when it ends; its folder."""
     with monkeypatch.context() as m:
         m.setattr(orchestration, "prove", prove_once)
+        m.setattr(orchestration, "MagistralJudge", judge_once)
         for owner, name, replacement in patches:
             m.setattr(owner, name, replacement)
         return attacked(warm, out, *overrides)

@@ -62,9 +62,9 @@ def test_a_clean_run_of_another_objective_passes_too(monkeypatch, warm, tmp_path
 
 @pytest.mark.fault(stage=11, injection="the KL term uses another estimator than its name")
 def test_another_kl_estimator_than_named(monkeypatch, warm, tmp_path):
-    run = trained_by(monkeypatch, warm, tmp_path / "run", {"kind": "Grpo", "low": 0.2, "high": 0.2, "beta": 0.5, "credit": NORMALIZED},
-                     (kl, "k3", kl.k2))
-    assert_caught(run, 11, record="Update", evidence="gradient")
+    objective = {"kind": "Grpo", "low": 0.2, "high": 0.2, "beta": 0.5, "credit": NORMALIZED}
+    run = trained_by(monkeypatch, warm, tmp_path / "run", objective, (kl, "k3", kl.k2))
+    assert_caught(run, 11, record="Update", evidence="the loss term kl")
 
 
 @pytest.mark.fault(stage=11, injection="another clip bound is used than the batch names")

@@ -22,32 +22,34 @@ from rollbook.records.recipe import PolicyGradient, Sft
 OTHER_WEIGHTS = "the tokens were sampled by other weights, or other log-probs were written down: drop the updates made of them"
 OTHER_UPDATE = "the update was not computed from its batch as recorded: replay the run, do not use it"
 UNPUBLISHED = "restore the weights that were published; nothing in this run speaks for the others"
-ENGINE = {"float32": 1e-3, "bfloat16": 0.05}      # mean |engine - trainer| of one trajectory, nats per token
+ONE = {"float32": 1e-3, "bfloat16": 0.2}        # mean |engine - trainer| of one trajectory, nats per token (0.03 seen at 135M)
+ALL = {"float32": 2e-4, "bfloat16": 0.05}       # the same over the sample
 
 
 def logprobs_again(work: Work) -> list[DeepFinding]:
     """Stage 7: the engine's log-probs of sampled trajectories against the stored weights of their version."""
-    checked, worst, restricted = 0, 0.0, 0
-    limit = ENGINE[str(work.dtype).removeprefix("torch.")]
+    seen: list[tuple[float, SampledRow, int]] = []
+    restricted = 0
     for index, rows in sorted(work.sample.by_version.items()):
         usable = [row for row in rows if _full(_envelope(work, row))]
         restricted += len(rows) - len(usable)
         if not usable:
             continue
         work.load(work.versions[index])
-        for row in usable:
-            off = _off(work, row)
-            checked, worst = checked + 1, max(worst, off)
-            if not off <= limit:
-                return [failed(7, row.id, f"its recorded log-probs are {off:.3g} nats per token off in the mean from those that "
-                               f"the stored weights of version {index} give; arithmetic explains {limit:g}", OTHER_WEIGHTS)]
+        seen += [(_off(work, row), row, index) for row in usable]
     notes = [f"{work.sample.elsewhere} of {work.sample.total} trajectories are of versions whose weights are not stored"]
     if restricted:
         notes.append(f"{restricted} were sampled from part of the vocabulary and are not recomputed")
-    if not checked:
+    if not seen:
         return [not_executed(7, "; ".join(notes))]
-    return [passed(7, f"log-probs of {checked} trajectories computed again, at most {worst:.2g} nats per token off in the mean "
-                      f"(limit {limit:g}); {'; '.join(notes)}")]
+    name = str(work.dtype).removeprefix("torch.")
+    off, row, index = max(seen, key=lambda one: one[0])
+    mean = sum(one[0] for one in seen) / len(seen)
+    said = f"{mean:.2g} nats per token off in the mean (limit {ALL[name]:g}), the worst {off:.2g} (limit {ONE[name]:g})"
+    if not (off <= ONE[name] and mean <= ALL[name]):
+        return [failed(7, row.id, f"its recorded log-probs are {off:.3g} nats per token off from those that the stored weights "
+                       f"of version {index} give; {len(seen)} trajectories are {said}", OTHER_WEIGHTS)]
+    return [passed(7, f"log-probs of {len(seen)} trajectories computed again: {said}; {'; '.join(notes)}")]
 
 
 def _envelope(work: Work, row: SampledRow) -> SamplingEnvelope | None:
@@ -98,7 +100,7 @@ def probes_again(work: Work) -> list[DeepFinding]:
 
 def _probe(work: Work, ruler: Ruler, probe: Probe) -> None:
     ids = probe.token_ids
-    limit = ENGINE[str(work.dtype).removeprefix("torch.")]
+    limit = ONE[str(work.dtype).removeprefix("torch.")]
     ruler.tensor("probe.consumer", torch.tensor(probe.consumer, dtype=torch.float64),
                  torch.tensor(_decoded(WorkingCopy(work.decoder, work.dtype), ids), dtype=torch.float64), limit)
     tree = Tree(prompt=ids[:1], continuations=(ids[1:],), actions=((True,) * (len(ids) - 1),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors.numpy import load
@@ -20,8 +21,9 @@ Told = Callable[[int], None]
 def audit_run(path: str | os.PathLike[str], *, sample: int = 0, told: Told = lambda _: None) -> AuditReport:
     """Fourteen findings about the run in this folder, from its artifacts alone.
 
-    With a `sample` above 0 environments, models and gradients are run again on that many trajectories. `told` is called with the sequence number after every event. Raises LedgerError with the position where the chain of hashes,
-    a table or an object is broken: nothing can be said about a run that was altered after it was written.
+    With a `sample` above 0 environments, models and gradients are run again on that many trajectories. `told` is called with the
+    sequence number after every event. Raises LedgerError with the position where the chain of hashes, a table or an object is
+    broken: nothing can be said about a run that was altered after it was written.
     """
     ledger = Ledger.open(Path(path), write=False)
     broken = ledger.verify().fault
@@ -30,7 +32,22 @@ def audit_run(path: str | os.PathLike[str], *, sample: int = 0, told: Told = lam
                           fix="restore it from a copy; an audit of the rest would prove nothing")
     detectors = all_detectors()
     run = read(ledger, detectors, told)
-    return AuditReport(run=str(Path(path).name), rows=tuple(_row(run, detector) for detector in detectors))
+    rows = tuple(_row(run, detector) for detector in detectors)
+    return AuditReport(run=str(Path(path).name), rows=_deepened(path, rows, sample) if sample else rows)
+
+
+def _deepened(path: str | os.PathLike[str], rows: Sequence[AuditRow], sample: int) -> tuple[AuditRow, ...]:
+    """The rows with what running again on a sample showed: it can fail a row, never pass one."""
+    from rollbook.audit.deep import deep_findings
+
+    found = {row.stage: row for row in rows}
+    for one in deep_findings(path, sample=sample):
+        row = found[one.stage]
+        words = "not run again" if one.result == "not_executed" else "run again"
+        if one.result == "fail" and row.result != "fail":
+            row = replace(row, result="fail", record=one.record, remedy=one.remedy)
+        found[one.stage] = replace(row, evidence=f"{row.evidence}; {words}: {one.evidence}")
+    return tuple(found[row.stage] for row in rows)
 
 
 def _row(run: RunIndex, detector: Detector) -> AuditRow:

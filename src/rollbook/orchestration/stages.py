@@ -22,6 +22,7 @@ from rollbook.records import (
     Outcome,
     PolicyVersion,
     ProtocolBundle,
+    RecipeError,
     Scored,
     Selection,
     SftReport,
@@ -222,6 +223,10 @@ def _pool(session: Session, stage: PolicyGradient) -> tuple[Task, ...]:
     if stage.tasks == "train":
         return session.sides.train
     kept = set(session.selections[stage.tasks])
+    if not kept:
+        raise RecipeError(f"stage {stage.tasks} selected no task to train on", got="an empty selection",
+                          why="no candidate was solved as often as its bounds ask",
+                          fix=f"widen --set stages.{stage.tasks}.low and .high, or raise .candidates, in a new run")
     return tuple(task for task in session.sides.train if task.id in kept)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.audit.sampling import Sample
-from rollbook.records import NotExposed, Trace, sampled_hash
+from rollbook.records import HostUpdate, NotExposed, Trace, sampled_hash
+from rollbook.records.host import ids_hash
 
 HASHING = "embedded"       # engines whose name begins so give a hash of every turn
 KEEP = "carry the ids, log-probs and versions that the engine returned through to the batch; never tokenise text again"
@@ -28,6 +29,19 @@ class EventsDetector(Detector):
         self.rows = self.unhashed = self.reencoded = self.several = 0
         self.batches = self.gone = self.hidden = 0
         self.prompts: dict[str, tuple[int, ...]] = {}
+
+    def record(self, run: RunIndex, identity: str, record: object) -> None:
+        """A recorded host: the sequences its loss was given are the trajectories on record."""
+        if not isinstance(record, HostUpdate) or not record.traces:
+            return
+        self.checked()
+        self.batches += 1
+        held = [run.recent.get(trace) for trace in record.traces]
+        self.gone += held.count(None)
+        others = {ids_hash(one[0].token_ids) for one in held if one is not None} - set(record.sequences)
+        if record.unmatched or others:
+            self.fail(identity, f"step {record.index} of the host trained {record.unmatched} sequences that are no recorded "
+                                f"trajectory, and names {len(others)} trajectories that its loss was not given", KEEP)
 
     def row(self, run: RunIndex, row: Row) -> None:
         self.checked()
@@ -59,7 +73,7 @@ class EventsDetector(Detector):
             break
 
     def finish(self, run: RunIndex) -> None:
-        if self.rows:
+        if self.rows and run.tokenizer is not None:
             self.note(f"text decoded again for {self.sample.share} trajectories, {self.reencoded} of them would be tokenised "
                       "in another way")
         if self.batches:

@@ -199,7 +199,8 @@ class UpdateDetector(Detector):
         terms, data = expected_terms(batch.objective), stored_step(step.given, step.found)
         if tuple(term.spec for term in terms) != batch.terms or step.given["weight"].shape != (len(terms), data.seq_T.size):
             self.fail(step.batch_id, f"the loss of {batch.scope} has the terms {_named(batch.terms)} and "
-                      f"{len(step.given['weight'])} rows of weights, its objective implies {_named([term.spec for term in terms])}", ESTIMATOR)
+                      f"{len(step.given['weight'])} rows of weights, its objective implies "
+                      f"{_named([term.spec for term in terms])}", ESTIMATOR)
             return
         dropped_S = self._trajectories(run, step)
         weight_KT: list[Floats] = []
