@@ -68,10 +68,11 @@ def step(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, number: 
     parts = minibatches(gathered.admission.groups, run.settings.minibatches)             # cut between groups
     updated: list[Updated] = []
     trained = time.monotonic()
-    for part, credit in zip(parts, credited(parts, run.objective, scope) if parts else (), strict=True):
-        packed = pack(part, credit, run.objective, max_tokens=run.settings.max_batch_tokens, max_length=run.settings.max_length)
-        scored = run.learner.score(packed, run.objective)               # anchor, reference: only what is read
-        updated.append(_update(run, scored, policy, first=not updated))
+    packed = [pack(part, credit, run.objective, max_tokens=run.settings.max_batch_tokens, max_length=run.settings.max_length)
+              for part, credit in zip(parts, credited(parts, run.objective, scope) if parts else (), strict=True)]
+    scored = [run.learner.score(one, run.objective) for one in packed]  # anchor, reference: only what is read, before any update
+    for one in scored:
+        updated.append(_update(run, one, policy, first=not updated))
     version = _publish(run, policy, updated) if updated else policy
     metrics = step_metrics(gathered, updated, version=policy.index, update_s=time.monotonic() - trained,
                            step_s=time.monotonic() - began)
