@@ -1,6 +1,7 @@
 """What tests of several folders share: one small finished run that nobody may change."""
 
 import pytest
+import torch
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +25,10 @@ def small_run(tmp_path_factory, steady):
         recipe = quick_recipe(folder / "warm" / "checkpoints" / "cold_start")
         assert run_recipe(recipe, folder / "run", Quiet()) == 0
     return folder / "run"
+
+
+@pytest.fixture(autouse=True)
+def denormals_come_back():
+    """A run flushes denormals for its whole process; tests of floats that follow need them."""
+    yield
+    torch.set_flush_denormal(False)

@@ -1,5 +1,4 @@
 import pytest
-import torch
 from attacked import QUICK  # noqa: F401
 from small_runs import Quiet, small_recipe
 
@@ -12,10 +11,3 @@ def warm(tmp_path_factory):
     out = tmp_path_factory.mktemp("warm") / "run"
     assert run_recipe(small_recipe("stages.rl.steps=1", "stages.rl.optimizer.warmup_steps=0"), out, Quiet()) == 0
     return out / "checkpoints" / "cold_start"
-
-
-@pytest.fixture(autouse=True)
-def denormals_come_back():
-    """A run flushes denormals for its whole process; tests of floats that follow need them."""
-    yield
-    torch.set_flush_denormal(False)

@@ -12,7 +12,7 @@ from rollbook.cli import main
     ("run.device=cuda", "only device cpu"),
     ("run.threads=4096", "exceeds the cores"),
     ("model.context=40", "context"),
-    ("tasks.heldout=100000", "held"),
+    ("tasks.heldout=4000", "held"),
     ("stages.rl.per_task=1", "per_task"),
     ("stages.rl.minibatches=3", "minibatches"),
     ("stages.rl.objective.hgih=0.3", "high"),

@@ -162,7 +162,7 @@ def _branches(branches: Tree, path: str) -> list[str]:
 def _at(branches: Tree, path: str) -> Any:
     node: Any = branches
     for name in path.split("."):
-        node = node[name]
+        node = node.get(name) if isinstance(node, dict) else None       # a setting that the tree need not write
     return node
 
 
