@@ -53,6 +53,8 @@ def sft_step(ruler: Ruler, learner: PolicyLearner, stage: Sft, batch: Sequence[D
 def policy_step(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: PolicyGradient, step: PolicyStep) -> str:
     """Takes the policy update from its stored batch on `learner`'s weights; the hash of the weights it led to."""
     ruler.hash("weights_before", step.update.weights_before, weight_hash(learner.decoder.named_parameters()))
+    if step.batch.scope.endswith("/0"):
+        learner.hold_anchor(from_settings(dict(step.batch.objective)))
     measured = gradients(ruler, ledger, learner, stage, step, take=True)
     assert measured is not None
     stepped = measured.stepped

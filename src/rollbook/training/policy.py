@@ -48,11 +48,19 @@ class PolicyLearner:
                  start: Decoder | None = None):
         self.decoder, self.optimizer, self.dtype, self.temperature = decoder, optimizer, dtype, temperature
         self.start = frozen_copy(decoder, dtype) if start is None else start
+        self.anchor: Decoder | None = None
+
+    def hold_anchor(self, objective: Objective) -> None:
+        """Keeps the policy as it is now as the anchor of what is scored next, for minibatches that come one at a time."""
+        self.anchor = frozen_copy(self.decoder, self.dtype) if "anchor_T" in all_reads(objective) else None
 
     def score(self, packed: Packed, objective: Objective) -> Packed:
-        """Adds the anchor and reference log-probs where the objective reads them; nothing is scored that is not read."""
+        """Adds the anchor and reference log-probs where the objective reads them; nothing is scored that is not read.
+
+        All minibatches of a step are scored before its first update: the anchor is one policy for the whole step.
+        """
         reads = all_reads(objective)
-        anchor_T = self._frozen(self.decoder, packed) if "anchor_T" in reads else None
+        anchor_T = self._frozen(self.anchor or self.decoder, packed) if "anchor_T" in reads else None
         reference_T = self._frozen(self.start, packed) if "reference_T" in reads else None
         return with_scores(packed, anchor_T=anchor_T, reference_T=reference_T)
 
