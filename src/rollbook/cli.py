@@ -14,6 +14,7 @@ from rollbook.cli_audit import audit
 from rollbook.cli_evidence import register as register_evidence
 from rollbook.cli_gate import gate
 from rollbook.cli_inspect import census, lineage, query
+from rollbook.cli_selftest import selftest
 from rollbook.records.errors import RollbookError, Stopped
 
 _OS_REFUSALS = {
@@ -120,7 +121,7 @@ def report(run_folder: Path) -> None:
     click.echo(str(write_report(run_folder)))
 
 
-for command in (audit, census, lineage, query):
+for command in (audit, census, lineage, query, selftest):
     main.add_command(command)
 main.add_command(gate)
 register_evidence(main)

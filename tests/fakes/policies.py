@@ -48,3 +48,16 @@ def transformers_logps(policy, folder, asked, answered):
                 logp = model(torch.tensor([prompt + completion.token_ids])).logits[0].log_softmax(-1)
             values += [logp[len(prompt) - 1 + i, token] for i, token in enumerate(completion.token_ids)]
     return torch.stack(values)
+
+
+def engine_of(policy, *, dtype=torch.float32, **settings):
+    """An engine that holds the policy's weights as version 0 and can read its text."""
+    engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype, decode=policy.tokenizer.decode, **settings)
+    engine.load(policy.decoder, 0)
+    return engine
+
+
+def request(key, prompt, **changes):
+    """A request at temperature 1 over the whole vocabulary, unless changed."""
+    return Request(**{"key": key, "prompt_ids": prompt, "max_tokens": 24, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
+                      "min_p": 0.0, "seed": 5} | changes)

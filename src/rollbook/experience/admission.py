@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rollbook.records import Experience, Outcome, RecordError, Scored, Task, TaskId, Trace, Unscored, Verdict
+from rollbook.records import FAULT_NOTE, Experience, Outcome, RecordError, Scored, Task, TaskId, Trace, Unscored, Verdict
 
 SAME = 1e-9      # rewards closer than this are one reward: float noise is not a learning signal
 
@@ -83,8 +83,20 @@ def _group_code(one: Group, rule: AdmissionRule) -> tuple[str, str]:
     return "accepted", ""
 
 
+def outcome(trace: Trace, verdict: Verdict, family: str) -> Outcome:
+    """How an attempt ended that stands for itself: failed where the engine could not finish it, else by its verdict."""
+    code, detail = ("accepted", "") if isinstance(verdict, Scored) else _unjudged(trace, verdict)
+    return Outcome(attempt=trace.attempt, family=family, code=code, detail=detail)  # type: ignore[arg-type]
+
+
 def _outcome(one: Group, trace: Trace, verdict: Verdict, of_group: tuple[str, str]) -> Outcome:
-    if isinstance(verdict, Unscored):
-        return Outcome(attempt=trace.attempt, family=one.family, code="unscored", detail=f"{verdict.code}: {verdict.detail}")
-    code, detail = of_group
+    code, detail = of_group if isinstance(verdict, Scored) else _unjudged(trace, verdict)
     return Outcome(attempt=trace.attempt, family=one.family, code=code, detail=detail)  # type: ignore[arg-type]
+
+
+def _unjudged(trace: Trace, verdict: Unscored) -> tuple[str, str]:
+    """Code and reason of an attempt without a reward."""
+    if trace.stop_reason != "failed":
+        return "unscored", f"{verdict.code}: {verdict.detail}"
+    kinds = [note.removeprefix(FAULT_NOTE) for note in trace.observed if note.startswith(FAULT_NOTE)]
+    return "failed", ", ".join(kinds) or verdict.detail

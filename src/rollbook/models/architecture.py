@@ -45,6 +45,11 @@ class Architecture:
     bos: int | None
 
     @property
+    def keeps_tokens(self) -> bool:
+        """Whether a cache holds tokens in place of keys and values."""
+        return False
+
+    @property
     def group(self) -> int:
         """Query heads per key/value head."""
         return self.heads // self.kv_heads
@@ -55,12 +60,15 @@ def from_config(config: Mapping[str, Any]) -> Architecture:
     kind = config.get("model_type")
     if kind not in CLASSES:
         raise ModelError("the embedded engine has no fast path for this architecture", got=f"model_type {kind!r}",
-                         why=f"it computes {', '.join(CLASSES)} exactly and nothing else", fix="use one of these models")
+                         why=f"it computes {', '.join(CLASSES)} exactly and nothing else")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type != "default":
-        raise ModelError("only plain rotary positions are computed exactly", got=f"rope_type {rope_type!r}",
-                         fix="use a model without rope scaling")
+        raise ModelError("the fast path computes plain rotary positions only", got=f"rope_type {rope_type!r}")
+    if rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
+        raise ModelError("the fast path turns whole heads only", got="partial_rotary_factor below 1")
+    if config.get("hidden_act", "silu") not in ("silu", "swish"):
+        raise ModelError("the fast path computes SwiGLU only", got=f"hidden_act {config['hidden_act']!r}")
     unsupported = {"attention_bias": kind in ("llama", "qwen3", "qwen3_moe"), "mlp_bias": True}
     for name, refused in unsupported.items():
         if refused and config.get(name):
@@ -81,6 +89,15 @@ def from_config(config: Mapping[str, Any]) -> Architecture:
         experts=config["num_experts"] if moe else 0, experts_per_token=config["num_experts_per_tok"] if moe else 0,
         renormalize_experts=bool(config.get("norm_topk_prob", False)) if moe else False,
         eos=_first(config.get("eos_token_id")), bos=config.get("bos_token_id"))
+
+
+def without_fast_path(config: Mapping[str, Any]) -> str | None:
+    """Why the fast path does not compute the architecture of a `config.json`; None where it does."""
+    try:
+        from_config(config)
+    except ModelError as error:
+        return f"{error.what} ({error.got})"
+    return None
 
 
 def _window(kind: str, config: Mapping[str, Any]) -> int | None:

@@ -6,11 +6,15 @@ Legend: L packed positions, H width, N query heads, K key/value heads, D head si
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rollbook.models.architecture import Architecture
+from rollbook.models.architecture import Architecture, to_config
 from rollbook.models.layout import Layout
 
 
@@ -191,6 +195,16 @@ class Decoder(nn.Module):
         for block in self.model.layers:
             residual = block(residual, layout, tables, dtype)
         return self.model.norm(residual).to(dtype)
+
+    def held_as(self, name: str, dtype: torch.dtype) -> torch.dtype:
+        """The dtype in which an engine holds a parameter: matrices in its compute dtype, norms in fp32."""
+        return torch.float32 if name.endswith(("norm.weight", "layernorm.weight")) else dtype
+
+    def write(self, folder: Path) -> None:
+        """Weights and configuration, as transformers reads them."""
+        save_file({name: p.detach() for name, p in self.named_parameters()}, str(folder / "model.safetensors"),
+                  metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(to_config(self.architecture), indent=1, sort_keys=True))
 
 
 def initialize(decoder: Decoder, seed: int) -> None:

@@ -15,23 +15,29 @@ from pathlib import Path
 
 import torch
 
-from rollbook.models.architecture import from_config, tiny, to_config
+from rollbook.models.architecture import CLASSES, from_config, tiny, to_config, without_fast_path
 from rollbook.models.decoder import Decoder, initialize
+from rollbook.models.fallback import load_fallback
+from rollbook.models.fallback_check import settle
 from rollbook.models.tokenizer import ChatTokenizer, byte_tokenizer, load_tokenizer
 from rollbook.models.weights import load_into, read_tensors
 from rollbook.records import ModelError
 from rollbook.records.recipe import Pretrained, Tiny
 
 SMOLLM2 = "smollm2-135m-instruct"
+_told: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """A model that can answer: fp32 master weights and the tokenizer they belong to. `source` says where it came from."""
+    """A model that can answer: fp32 master weights and the tokenizer they belong to. `source` says where it came from, `slow` why
+    the fast path does not compute it, None where it does.
+    """
 
     decoder: Decoder
     tokenizer: ChatTokenizer
     source: str
+    slow: str | None = None
 
 
 def load_policy(settings: Pretrained | Tiny) -> Policy:
@@ -46,13 +52,27 @@ def load_policy(settings: Pretrained | Tiny) -> Policy:
 
 
 def read_policy(folder: Path, *, source: str) -> Policy:
-    """The policy of a model folder."""
+    """The policy of a model folder; transformers computes what has no fast path."""
     config = json.loads((folder / "config.json").read_text())
+    tokenizer = load_tokenizer(folder)
+    if (slow := without_fast_path(config)) is not None:
+        fallback = load_fallback(folder)
+        settle(fallback)
+        return Policy(decoder=fallback, tokenizer=tokenizer, source=source, slow=slow)
     with torch.device("meta"):
         decoder = Decoder(from_config(config))
     decoder = decoder.to_empty(device="cpu")
     load_into(decoder, read_tensors(folder))
-    return Policy(decoder=decoder, tokenizer=load_tokenizer(folder), source=source)
+    return Policy(decoder=decoder, tokenizer=tokenizer, source=source)
+
+
+def news(policy: Policy) -> str | None:
+    """What a person should be told about a policy that was loaded, the first time in this process; None after that."""
+    if policy.slow is None or policy.slow in _told:
+        return None
+    _told.add(policy.slow)
+    return (f"{policy.slow}: transformers computes this model instead, as exactly and more slowly. "
+            f"Fast: {', '.join(CLASSES)} with plain rotary positions")
 
 
 def locate(name: str) -> Path:

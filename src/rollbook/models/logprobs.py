@@ -5,14 +5,18 @@ Legend: T action tokens, L packed positions, H width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from rollbook.models.decoder import Decoder
+from rollbook.models.fallback import Fallback
 from rollbook.models.layout import Layout
+from rollbook.models.support import Support, support_log_softmax, support_logp
 
 CHUNK = 128        # 128 rows of fp32 logits over 49,152 words are 24 MiB: small enough for the allocator to keep
 
@@ -28,8 +32,24 @@ class Scores:
 def action_logprobs(decoder: Decoder, layout: Layout, *, temperature: float, dtype: torch.dtype) -> Scores:
     """Log-probs of the layout's action tokens at sampling temperature, through a head that never holds T x V."""
     hidden_TH = decoder(layout, dtype)[layout.predictor_T]
+    if isinstance(decoder, Fallback):
+        return _through(decoder.readout(dtype), hidden_TH, layout.target_T, temperature)
     logp_T, entropy_T = _ChunkedHead.apply(hidden_TH, decoder.head, layout.target_T, temperature)
     return Scores(logp_T=logp_T, entropy_T=entropy_T)
+
+
+def _through(readout: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor, temperature: float) -> Scores:
+    """The same through any function from hidden states to logits, recomputed in backward chunk by chunk."""
+    def scored(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        logits = readout(hidden)
+        logits = logits if temperature == 1.0 else logits / temperature
+        normalizer = logits.logsumexp(-1)
+        entropy = _entropy(logits.detach(), normalizer.detach())
+        return logits.gather(1, target[:, None])[:, 0] - normalizer, entropy
+    parts = [checkpoint(scored, some, targets, use_reentrant=False)
+             for some, targets in zip(hidden.split(CHUNK), target.split(CHUNK), strict=True)]
+    logp, entropy = (torch.cat(each) for each in zip(*parts, strict=True))
+    return Scores(logp_T=logp, entropy_T=entropy)
 
 
 class _ChunkedHead(torch.autograd.Function):
@@ -78,3 +98,36 @@ def scaled_logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
 def _entropy(logits: Tensor, normalizer: Tensor) -> Tensor:
     logp = logits - normalizer[:, None]
     return -(logp.exp() * logp).sum(-1)
+
+
+def support_logprobs(decoder: Decoder, layout: Layout, support: Support, *, temperature: float, dtype: torch.dtype) -> Scores:
+    """Like `action_logprobs`, over the ids that each action token was sampled from (Keep Sampling Mask); entropy likewise."""
+    hidden_TH = decoder(layout, dtype)[layout.predictor_T]
+    readout = _readout(decoder, dtype)
+
+    def scored(hidden: Tensor, target: Tensor, count: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        logits, allowed = readout(hidden), Support(id_N=ids, count_T=count)
+        logp = support_log_softmax(logits.detach(), allowed, temperature=temperature)
+        entropy = -torch.where(logp.isinf(), 0.0, logp.exp() * logp).sum(-1)
+        return support_logp(logits, target, allowed, temperature=temperature), entropy
+    counts = support.count_T.split(CHUNK)
+    ids = support.id_N.split([int(count.sum()) for count in counts])
+    parts = [checkpoint(scored, *some, use_reentrant=False)
+             for some in zip(hidden_TH.split(CHUNK), layout.target_T.split(CHUNK), counts, ids, strict=True)]
+    logp, entropy = (torch.cat(each) for each in zip(*parts, strict=True))
+    return Scores(logp_T=logp, entropy_T=entropy)
+
+
+def full_logprobs(decoder: Decoder, layout: Layout, *, temperature: float, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Log-probs of every id at the layout's action tokens, fp32 [at most CHUNK, V] at a time, without gradient."""
+    with torch.no_grad():
+        readout = _readout(decoder, dtype)
+        for part in decoder(layout, dtype)[layout.predictor_T].split(CHUNK):
+            yield readout(part).div(temperature).log_softmax(-1)
+
+
+def _readout(decoder: Decoder, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """The function from what the decoder's forward gives to fp32 logits."""
+    if isinstance(decoder, Fallback):
+        return decoder.readout(dtype)
+    return lambda hidden: scaled_logits(hidden, decoder.head.to(dtype), 1.0)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollbook.records import ModelError
+from rollbook.records import ModelError, SampledSupport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +91,14 @@ def _mask(logits_TV: Tensor, allowed: Support | Tensor) -> Tensor:
         raise ModelError("a support must not be empty", got=f"no allowed id at position {int(empty_T.nonzero()[0, 0])}",
                          why="a softmax over nothing has no value")
     return allowed_TV
+
+
+def recorded_support(parts: Sequence[SampledSupport | None]) -> Support:
+    """The support of sequences end to end, as an engine recorded it; every one must have been sampled from a support."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        raise ModelError("a support must be known for every sequence or for none", got=f"{len(known)} of {len(parts)}",
+                         why="log-probs over a support and over the whole vocabulary are different numbers",
+                         fix="score sequences of one sampling setting together")
+    return Support(id_N=torch.tensor([one for part in known for one in part.ids], dtype=torch.int64),
+                   count_T=torch.tensor([count for part in known for count in part.counts], dtype=torch.int64))

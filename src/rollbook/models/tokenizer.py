@@ -37,9 +37,12 @@ class ChatTokenizer:
             raise ModelError("the tokenizer lacks its own end-of-turn token", got=", ".join(missing),
                              why="generation would never stop by itself")
         self.stop_ids = frozenset(ids.values())
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
         environment.globals["raise_exception"] = _raise
-        self._template = environment.from_string(template)
+        try:
+            self._template = environment.from_string(template)
+        except TemplateError as error:
+            raise ModelError("the chat template cannot be read", got=str(error)) from error
 
     @property
     def vocab(self) -> int:
@@ -48,7 +51,12 @@ class ChatTokenizer:
     def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
         """The template's text of a conversation."""
         plain = [{"role": m.role, "content": m.content} for m in messages]
-        return self._template.render(messages=plain, add_generation_prompt=generation_prompt, **self.specials)
+        try:
+            return self._template.render(messages=plain, add_generation_prompt=generation_prompt, **self.specials)
+        except TemplateError as error:
+            roles = ", ".join(m.role for m in messages)
+            raise ModelError("the model's chat template refuses the conversation", got=f"{error} for messages of {roles}",
+                             why="some models know no system message", fix='set tasks.system_prompt to ""') from error
 
     def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Ids up to and including the generation prompt."""

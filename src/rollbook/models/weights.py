@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from blake3 import blake3
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from rollbook.models.architecture import to_config
+from rollbook.models.architecture import without_fast_path
 from rollbook.models.decoder import Decoder
+from rollbook.models.fallback import load_fallback
 from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.records import ModelError
 
@@ -25,19 +25,20 @@ def weight_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
     for name, tensor in sorted(tensors, key=lambda item: item[0]):
         flat = tensor.detach().contiguous()
         state.update(f"{name} {flat.dtype} {tuple(flat.shape)}\n".encode())
-        state.update(flat.view(torch.uint8).numpy().data)
+        state.update(flat.view(-1).view(torch.uint8).numpy().data)
     return state.hexdigest()
 
 
 def published_hash(decoder: Decoder, dtype: torch.dtype) -> str:
-    """The hash an engine must report after loading these weights: matrices in its compute dtype, norms in fp32."""
-    norms = ("norm.weight", "layernorm.weight")
-    return weight_hash((name, p.detach().to(torch.float32 if name.endswith(norms) else dtype))
-                       for name, p in decoder.named_parameters())
+    """The hash an engine must report after loading these weights in its compute dtype."""
+    return weight_hash((name, p.detach().to(decoder.held_as(name, dtype))) for name, p in decoder.named_parameters())
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a checkpoint folder, sharded or not."""
+    """All weights of a model folder under the names that its decoder gives them, sharded or not."""
+    config = folder / "config.json"
+    if config.is_file() and without_fast_path(json.loads(config.read_text())) is not None:
+        return {name: p.detach() for name, p in load_fallback(folder).named_parameters()}
     index = folder / "model.safetensors.index.json"
     files = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else ["model.safetensors"]
     tensors: dict[str, Tensor] = {}
@@ -54,7 +55,7 @@ def load_into(decoder: Decoder, tensors: Mapping[str, Tensor]) -> None:
     """Copies tensors into fp32 master weights; missing and unexpected names are refused."""
     own = dict(decoder.named_parameters())
     given = dict(tensors)
-    if decoder.architecture.tied:
+    if "lm_head.weight" not in own:         # tied
         given.pop("lm_head.weight", None)
     missing, extra = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
     extra = [name for name in extra if not name.endswith("rotary_emb.inv_freq")]
@@ -73,9 +74,7 @@ def save_checkpoint(folder: Path, decoder: Decoder, tokenizer: ChatTokenizer) ->
     """A complete model folder, written beside and renamed into place."""
     part = folder.with_name(folder.name + ".part")
     part.mkdir(parents=True, exist_ok=True)
-    save_file({name: p.detach() for name, p in decoder.named_parameters()}, str(part / "model.safetensors"),
-              metadata={"format": "pt"})
-    (part / "config.json").write_text(json.dumps(to_config(decoder.architecture), indent=1, sort_keys=True))
+    decoder.write(part)
     stops = sorted(tokenizer.stop_ids)
     (part / "generation_config.json").write_text(json.dumps({"eos_token_id": stops, "do_sample": True}, indent=1))
     tokenizer.save(part)

@@ -73,6 +73,7 @@ class Cache:
     def empty(cls, a: Architecture, rows: int, capacity: int, dtype: torch.dtype) -> Cache:
         """Room for `rows` rows of `capacity` positions."""
         shape = (a.layers, rows, a.kv_heads, capacity, a.head_dim)
+        dtype = torch.int32 if a.keeps_tokens else dtype
         return cls(key=torch.zeros(shape, dtype=dtype), value=torch.zeros(shape, dtype=dtype),
                    length_B=torch.zeros(rows, dtype=torch.long))
 
@@ -203,6 +204,12 @@ class WorkingCopy:
         residual = residual + F.linear(mixed, layer.out).float()
         x = rms_norm(residual, layer.norm_mid, self.architecture.norm_eps).to(self.dtype)
         return residual + layer.feed(x).float()
+
+
+def working_copy(decoder: Decoder, dtype: torch.dtype) -> WorkingCopy:
+    """The copy that fits the decoder: fused weights, or transformers' own modules where there is no fast path."""
+    from rollbook.models.fallback_copy import Fallback, FallbackCopy
+    return FallbackCopy(decoder, dtype) if isinstance(decoder, Fallback) else WorkingCopy(decoder, dtype)
 
 
 def _copy(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -17,7 +17,7 @@ from rollbook.environments import single_turn_image
 from rollbook.evaluation.gate import undecided
 from rollbook.ledger import Ledger, environment_manifest
 from rollbook.ledger.manifest import without_home
-from rollbook.models.load import Policy, load_policy
+from rollbook.models.load import Policy, load_policy, news
 from rollbook.models.runtime import prepare
 from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
@@ -52,7 +52,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress) -> int:
     _check_supported(recipe.settings)
     dtype = prepare(recipe.settings.run)
     progress.note("loading the model")
-    policy = load_policy(recipe.settings.model)
+    policy = _loaded(recipe.settings, progress)
     acquired, sides = _tasks(recipe.settings)
     _check_context(recipe.settings, policy, sides)
     with (Ledger.create(out, _manifest(recipe, policy)) as ledger,
@@ -72,7 +72,7 @@ def resume_run(out: Path, progress: Progress) -> int:
             progress.note("the run is complete; nothing to do")
             return 0
         dtype = prepare(recipe.settings.run)
-        policy = load_policy(recipe.settings.model)
+        policy = _loaded(recipe.settings, progress)
         acquired, sides = _tasks(recipe.settings)
         with _session(recipe, ledger, (policy, sides), progress, dtype) as session:
             if next(iter(ledger.records(PolicyVersion)), None) is None:
@@ -148,9 +148,17 @@ def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split],
         yield Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=judge, sides=sides, progress=progress,
                       tasks={task.id: task for task in (*sides.train, *sides.heldout)},
                       image=single_turn_image(verifier=judge.stamp, dependencies=package_versions()), dtype=dtype,
-                      publisher=Publisher(ledger, policy.decoder, engine, next_index=0), versions={})
+                      publisher=Publisher(ledger, policy.decoder, engine, next_index=0,
+                                          probe=policy.tokenizer.prompt(sides.train[0].prompt)), versions={})
     finally:
         judge.close()
+
+
+def _loaded(settings: Settings, progress: Progress) -> Policy:
+    policy = load_policy(settings.model)
+    if (told := news(policy)) is not None:
+        progress.note(told)
+    return policy
 
 
 def _tasks(settings: Settings) -> tuple[Acquired, Split]:

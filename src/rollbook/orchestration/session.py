@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,7 +109,7 @@ class Session:
 
     def frozen(self, stage: str) -> Decoder:
         """A frozen copy of the weights that `stage` ended with, whatever the decoder holds now."""
-        decoder = Decoder(self.policy.decoder.architecture)
+        decoder = copy.deepcopy(self.policy.decoder)
         load_into(decoder, self._weights(self.versions[stage]))
         return frozen_copy(decoder, self.dtype)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from rollbook.evaluation.heldout import Evaluated, Protocol, compare, dispatch, evaluate, tasks_hash
-from rollbook.experience.admission import AdmissionRule
+from rollbook.experience.admission import AdmissionRule, outcome
 from rollbook.ledger import close_census
 from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.recording import sft_tensors
@@ -19,7 +19,6 @@ from rollbook.records import (
     Demonstration,
     EvalReport,
     Message,
-    Outcome,
     PolicyVersion,
     ProtocolBundle,
     RecipeError,
@@ -92,8 +91,7 @@ def _evaluated(session: Session, name: str, protocol: Protocol, policy: PolicyVe
     issued = dispatch(protocol, envelope)
     session.ledger.append_many([envelope, protocol.bundle, issued])
     done = evaluate(protocol, policy, stage=name)
-    outcomes = [Outcome(attempt=t.attempt, family=tasks[t.task].family, code="accepted" if isinstance(v, Scored) else "unscored")
-                for t, v in zip(done.traces, done.verdicts, strict=True)]
+    outcomes = [outcome(t, v, tasks[t.task].family) for t, v in zip(done.traces, done.verdicts, strict=True)]
     session.ledger.write_traces(scope, done.traces, done.verdicts, outcomes)
     session.ledger.append_many([close_census(scope, families([issued], tasks), outcomes), done.report])
     return done
@@ -179,8 +177,7 @@ def _pass_rate(session: Session, name: str, stage: PassRate) -> None:
     for trace, verdict in zip(traces, verdicts, strict=True):
         accuracies[trace.task].append(_accuracy(verdict))
     chosen = select(candidates, {task: tuple(values) for task, values in accuracies.items()}, stage.low, stage.high)
-    outcomes = [Outcome(attempt=t.attempt, family=session.tasks[t.task].family,
-                        code="accepted" if isinstance(v, Scored) else "unscored") for t, v in zip(traces, verdicts, strict=True)]
+    outcomes = [outcome(t, v, session.tasks[t.task].family) for t, v in zip(traces, verdicts, strict=True)]
     session.ledger.write_traces(name, traces, verdicts, outcomes)
     session.ledger.append(close_census(name, families([issued], session.tasks), outcomes))
     kept = tuple(task.id for task in chosen.kept)

@@ -28,7 +28,19 @@ from rollbook.records.errors import (
 from rollbook.records.experience import Census, Credit, Experience, Outcome
 from rollbook.records.host import STAGES, HostCheckpoint, HostEvaluation, HostRun, HostTask, HostUpdate, ids_hash
 from rollbook.records.learning import Acknowledgement, Batch, PolicyVersion, Probe, TermSpec, Update
-from rollbook.records.protocols import Completion, Judge, Request, Sampler, Tokenizer, Verifier, WeightSink
+from rollbook.records.protocols import (
+    FAULT_NOTE,
+    Completion,
+    Fault,
+    FaultCode,
+    Judge,
+    Request,
+    SampledSupport,
+    Sampler,
+    Tokenizer,
+    Verifier,
+    WeightSink,
+)
 from rollbook.records.recipe import ResolvedRecipe
 from rollbook.records.reward import (
     AbsentComponent,
@@ -78,6 +90,7 @@ RECORDS = {
 }
 
 __all__ = [
+    "FAULT_NOTE",
     "RECORDS",
     "STAGES",
     "AbsentComponent",
@@ -102,6 +115,8 @@ __all__ = [
     "EnvironmentProof",
     "EvalReport",
     "Experience",
+    "Fault",
+    "FaultCode",
     "GateDecision",
     "HostCheckpoint",
     "HostEvaluation",
@@ -127,6 +142,7 @@ __all__ = [
     "RewardVector",
     "RollbookError",
     "RunEnd",
+    "SampledSupport",
     "Sampler",
     "SamplingEnvelope",
     "Scored",

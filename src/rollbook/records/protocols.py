@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from rollbook.records.errors import RecordError
 from rollbook.records.reward import Verdict, VerifierStamp
 from rollbook.records.rollout import StopReason, Trace
 from rollbook.records.tasks import Task, TaskId
@@ -14,6 +16,8 @@ from rollbook.records.tasks import Task, TaskId
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One sampling request. `key` names the attempt: with the run's seed it fixes the uniforms that are drawn.
+
+    It ends after the first token that ends a turn, that is in `stop_ids`, or with which its text holds a string of `stop`.
 
     Example: Request(key="rl/000001/0/Task:1f/2", prompt_ids=(1, 5), max_tokens=64, temperature=1.0, top_p=1.0, top_k=0,
         min_p=0.0, seed=1)
@@ -27,13 +31,46 @@ class Request:
     top_k: int
     min_p: float
     seed: int
+    stop_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+
+
+FAULT_NOTE = "fault/"        # in a failed trace's observations stands what ended it, e.g. fault/logits
+FaultCode = Literal["empty_request", "bad_sampling", "context", "kv_budget", "stop_id", "stop_string", "logits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Why a request was not answered, or not to its end; `detail` names the request and its numbers.
+
+    Example: Fault(code="context", detail="request a does not fit the model's context, got 120 prompt + 64 new tokens for 128.")
+    """
+
+    code: FaultCode
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledSupport:
+    """The ids that each token was drawn from, one token's after the other's, `counts` of them per token.
+
+    `log_mass` is, per token, the log of the probability that they held together before renormalisation (nats).
+
+    Example: SampledSupport(ids=array("i", [3, 17, 2]), counts=(2, 1), log_mass=(-0.11, -0.02))
+    """
+
+    ids: array[int]
+    counts: tuple[int, ...]
+    log_mass: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """What the engine returned: exact ids, log-probs at sampling temperature (nats), version per token, why it stopped.
 
-    `sampled` is the engine's own `sampled_hash` of these tokens; None from an engine that makes none.
+    `stopped_by` is the id or string that ended it. A failed one has a `fault` and the tokens that were sampled before it.
+    `sampled` is the engine's own `sampled_hash` of these tokens; None without tokens, or from an engine that makes none.
+    `support` is None where the whole vocabulary was sampled from; else the log-probs are over it.
     """
 
     key: str
@@ -43,10 +80,17 @@ class Completion:
     stop_reason: StopReason
     latency_s: float
     sampled: str | None = None
+    stopped_by: int | str | None = None
+    support: SampledSupport | None = None
+    fault: Fault | None = None
+
+    def __post_init__(self) -> None:
+        if (self.stop_reason == "failed") != (self.fault is not None):
+            raise RecordError("a completion is failed exactly where it has a fault", got=f"{self.stop_reason}, {self.fault}")
 
 
 class Sampler(Protocol):
-    """Token ids in, token ids and log-probs out."""
+    """Token ids in, token ids and log-probs out: one completion per request, in order; a fault ends its own request only."""
 
     def sample(self, requests: Sequence[Request]) -> list[Completion]: ...
 

@@ -33,11 +33,12 @@ ALLOWED = {  # the table of the architecture
     "recipes": {"records", "evidence"},
     "report": {"records", "evidence", "ledger"},
     "cli": LOWER | {"orchestration", "audit", "recipes", "report", "cli_audit", "cli_evidence", "cli_gate", "cli_inspect",
-                    "cli_output", "cli_progress"},
+                    "cli_output", "cli_progress", "cli_selftest"},
     "cli_audit": {"records", "ledger", "audit", "cli_output"},
     "cli_gate": {"records", "evaluation", "orchestration", "cli_output"},
     "cli_inspect": {"records", "ledger", "report", "cli_output"},
     "cli_evidence": {"records", "ledger", "audit", "orchestration", "cli_output", "cli_progress"},
+    "cli_selftest": {"records", "orchestration"},
     "cli_output": {"records", "recipes"},
     "cli_progress": {"records"},
 }

@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 from policies import ARCHITECTURES, tiny_policy
+from tokenizers import Tokenizer
 
-from rollbook.models.architecture import from_config, to_config
+from rollbook.models.architecture import from_config, to_config, without_fast_path
 from rollbook.models.load import load_policy, locate, read_policy
-from rollbook.models.tokenizer import byte_tokenizer
+from rollbook.models.tokenizer import ChatTokenizer, byte_tokenizer
 from rollbook.models.weights import save_checkpoint, weight_hash
 from rollbook.records import Message, ModelError
 from rollbook.records.recipe import Pretrained, Tiny
@@ -69,11 +70,21 @@ def test_an_architecture_survives_its_config(architecture):
 
 @pytest.mark.parametrize(("change", "words"), [
     ({"model_type": "gpt2"}, "no fast path"), ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rotary"),
-    ({"attention_bias": True}, "attention_bias")])
-def test_what_is_not_computed_exactly_is_refused(change, words):
+    ({"attention_bias": True}, "attention_bias"), ({"hidden_act": "gelu"}, "SwiGLU"), ({"partial_rotary_factor": 0.5}, "heads")])
+def test_what_the_fast_path_does_not_compute_exactly_it_refuses(change, words):
     config = {**to_config(tiny_policy("llama").decoder.architecture), **change}
     with pytest.raises(ModelError, match=words):
         from_config(config)
+    assert words in without_fast_path(config)
+
+
+@pytest.mark.parametrize(("template", "words"), [
+    ("{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}", "no system role"),
+    ("{% for message in messages %}", "cannot be read")])
+def test_a_chat_template_that_fails_is_a_refusal(template, words):
+    with pytest.raises(ModelError, match=words):
+        ChatTokenizer(Tokenizer.from_str(json.loads(byte_tokenizer().document())["tokenizer"]), template, stop=["<|im_end|>"],
+                      specials={}).prompt(CONVERSATION)
 
 
 def test_a_missing_model_says_what_would_work(tmp_path):
