@@ -127,7 +127,7 @@ class Publisher:
         version = PolicyVersion(index=self.next_index, stage=stage, weights=self.weights, published=self.weights,
                                 parent=parent.id if parent else None, updates=len(window), optimizer=optimizer,
                                 window=tuple(window), healthy=True, acknowledged=(held,),
-                                probe=Probe(token_ids=(1, 2), consumer=(-1.0,), trainer=(-1.0,), dtype="float32"))
+                                probe=Probe(token_ids=(1, 2), given=1, consumer=(-1.0,), trainer=(-1.0,), dtype="float32"))
         self.ledger.append(version)
         self.sampler.version = self.next_index
         self.next_index += 1

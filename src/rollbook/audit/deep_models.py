@@ -99,24 +99,24 @@ def probes_again(work: Work) -> list[DeepFinding]:
 
 
 def _probe(work: Work, ruler: Ruler, probe: Probe) -> None:
-    ids = probe.token_ids
+    ids, given = probe.token_ids, probe.given
     limit = ONE[str(work.dtype).removeprefix("torch.")]
     ruler.tensor("probe.consumer", torch.tensor(probe.consumer, dtype=torch.float64),
-                 torch.tensor(_decoded(WorkingCopy(work.decoder, work.dtype), ids), dtype=torch.float64), limit)
-    tree = Tree(prompt=ids[:1], continuations=(ids[1:],), actions=((True,) * (len(ids) - 1),))
+                 torch.tensor(_decoded(WorkingCopy(work.decoder, work.dtype), ids, given), dtype=torch.float64), limit)
+    tree = Tree(prompt=ids[:given], continuations=(ids[given:],), actions=((True,) * (len(ids) - given),))
     with torch.no_grad():
         layout = pack((tree,), window=work.decoder.architecture.window)
         trainer = action_logprobs(work.decoder, layout, temperature=1.0, dtype=work.dtype).logp_T
     ruler.tensor("probe.trainer", torch.tensor(probe.trainer, dtype=torch.float64), trainer.double(), limit)
 
 
-def _decoded(weights: WorkingCopy, ids: Sequence[int]) -> list[float]:
-    """Log-probs of every token but the first by prefill and decoding, as a sampler computes them."""
+def _decoded(weights: WorkingCopy, ids: Sequence[int], given: int) -> list[float]:
+    """Log-probs of the tokens after the first `given` by prefill and decoding, as a sampler computes them."""
     arena = Cache.empty(weights.architecture, 1, len(ids), weights.dtype)
-    logits, cache = weights.prefill(torch.tensor([list(ids[:1])]), torch.tensor([1]))
+    logits, cache = weights.prefill(torch.tensor([list(ids[:given])]), torch.tensor([given]))
     arena.put(0, cache, torch.tensor([0]))
     found = []
-    for token in ids[1:]:
+    for token in ids[given:]:
         found.append(float(torch.log_softmax(logits.float(), -1)[0, token]))
         logits = weights.decode(torch.tensor([token]), arena.first(1))
     return found

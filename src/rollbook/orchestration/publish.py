@@ -15,14 +15,14 @@ from rollbook.models.weights import published_hash, weight_hash
 from rollbook.records import Acknowledgement, Diverged, LedgerError, PolicyVersion, Probe
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 
-PROBE_TOKENS, PROBE_STRIDE = 9, 7919      # spread over the vocabulary, the same in every run
+PROBE_TOKENS = 8      # of a real prompt: in bf16 a probe of tokens that nobody would write shows rounding and little else
 
 
 class Publisher:
-    """Owns the numbering of versions and the hash of the weights as they are now."""
+    """Owns the numbering of versions and the hash of the weights as they are now. `probe` is a prompt of two tokens or more."""
 
-    def __init__(self, ledger: Ledger, decoder: Decoder, engine: EmbeddedEngine, *, next_index: int):
-        self.ledger, self.decoder, self.engine, self.next_index = ledger, decoder, engine, next_index
+    def __init__(self, ledger: Ledger, decoder: Decoder, engine: EmbeddedEngine, *, next_index: int, probe: tuple[int, ...]):
+        self.ledger, self.decoder, self.engine, self.next_index, self.probe = ledger, decoder, engine, next_index, probe
         self.weights = weight_hash(decoder.named_parameters())
         self.expected = ""
 
@@ -56,12 +56,11 @@ class Publisher:
         return taken
 
     def _probe(self) -> Probe:
-        """The same few tokens through the engine's decoding path and through the trainer's."""
-        vocab = self.decoder.architecture.vocab
-        ids = tuple(1 + (PROBE_STRIDE * place) % (vocab - 1) for place in range(PROBE_TOKENS))
-        tree = Tree(prompt=ids[:1], continuations=(ids[1:],), actions=((True,) * (len(ids) - 1),))
+        """The end of a prompt through the engine's decoding path and through the trainer's."""
+        ids, given = self.probe, max(1, len(self.probe) - PROBE_TOKENS)
+        tree = Tree(prompt=ids[:given], continuations=(ids[given:],), actions=((True,) * (len(ids) - given),))
         layout = pack((tree,), window=self.decoder.architecture.window)
         with torch.no_grad():
             trainer = action_logprobs(self.decoder, layout, temperature=1.0, dtype=self.engine.dtype).logp_T
-        return Probe(token_ids=ids, consumer=self.engine.logprobs(ids), trainer=tuple(trainer.tolist()),
+        return Probe(token_ids=ids, given=given, consumer=self.engine.logprobs(ids, given), trainer=tuple(trainer.tolist()),
                      dtype=str(self.engine.dtype).removeprefix("torch."))

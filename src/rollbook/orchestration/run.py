@@ -148,7 +148,8 @@ def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split],
         yield Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=judge, sides=sides, progress=progress,
                       tasks={task.id: task for task in (*sides.train, *sides.heldout)},
                       image=single_turn_image(verifier=judge.stamp, dependencies=package_versions()), dtype=dtype,
-                      publisher=Publisher(ledger, policy.decoder, engine, next_index=0), versions={})
+                      publisher=Publisher(ledger, policy.decoder, engine, next_index=0,
+                                          probe=policy.tokenizer.prompt(sides.train[0].prompt)), versions={})
     finally:
         judge.close()
 

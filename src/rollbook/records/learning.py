@@ -101,12 +101,13 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Log-probs (nats) of fixed tokens by the consumer and by the trainer, right after publication.
+    """Log-probs (nats) of fixed tokens by the consumer and by the trainer, right after publication: of all but the first `given`.
 
-    Example: Probe(token_ids=(1, 7, 9), consumer=(-1.25, -0.5), trainer=(-1.26, -0.5), dtype="bfloat16")
+    Example: Probe(token_ids=(1, 7, 9), given=1, consumer=(-1.25, -0.5), trainer=(-1.26, -0.5), dtype="bfloat16")
     """
 
     token_ids: tuple[int, ...]
+    given: int
     consumer: tuple[float, ...]
     trainer: tuple[float, ...]
     dtype: str
@@ -126,7 +127,7 @@ class PolicyVersion:
         acknowledged=(Acknowledgement(consumer="embedded-0", weights="ab.."),), probe=Probe(...))
     """
 
-    SCHEMA: ClassVar[int] = 2
+    SCHEMA: ClassVar[int] = 3
     index: int
     stage: str
     weights: str

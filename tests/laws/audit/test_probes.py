@@ -10,7 +10,7 @@ def version(index, consumer, trainer, dtype="bfloat16"):
     return PolicyVersion(index=index, stage="rl", weights=f"w{index}", published=f"p{index}", parent=None, updates=0,
                          optimizer=None, window=(), healthy=True,
                          acknowledged=(Acknowledgement(consumer="engine", weights=f"p{index}"),),
-                         probe=Probe(token_ids=(1, 2, 3), consumer=consumer, trainer=trainer, dtype=dtype))
+                         probe=Probe(token_ids=(1, 2, 3), given=1, consumer=consumer, trainer=trainer, dtype=dtype))
 
 
 def found(*versions):

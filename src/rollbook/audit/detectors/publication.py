@@ -189,10 +189,10 @@ class PublicationDetector(Detector):
             self.fail(identity, f"version {version.index} was acknowledged without a probe of its log-probs",
                       "compare consumer and trainer on fixed tokens after every publication")
             return
-        count = len(probe.token_ids) - 1
+        count = len(probe.token_ids) - probe.given
         if len(probe.consumer) != count or len(probe.trainer) != count or count < 1:
-            self.fail(identity, f"the probe of version {version.index} has {count + 1} tokens, {len(probe.consumer)} and "
-                      f"{len(probe.trainer)} log-probs", "probe every token but the first, on both sides")
+            self.fail(identity, f"the probe of version {version.index} is of {count} tokens and has {len(probe.consumer)} and "
+                      f"{len(probe.trainer)} log-probs", "probe every token after the given ones, on both sides")
             return
         gap = sum(abs(a - b) for a, b in zip(probe.consumer, probe.trainer, strict=True)) / count
         limit = max(AGREE.get(probe.dtype, 5e-2), SHARE.get(probe.dtype, 2e-2) * sum(map(abs, probe.trainer)) / count)

@@ -56,15 +56,15 @@ class EmbeddedEngine:
         self.version = version
         return weight_hash(self.weights.named())
 
-    def logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        """Log-probs (nats, temperature 1) of every token but the first, by the path that samples: prefill, then decoding."""
+    def logprobs(self, token_ids: Sequence[int], given: int) -> tuple[float, ...]:
+        """Log-probs (nats, temperature 1) of the tokens after the first `given`, by the path that samples: prefill, decoding."""
         if self.weights is None:
             raise ModelError("the engine has no weights", why="sampling before the first publication", fix="call load first")
         arena = Cache.empty(self.weights.architecture, 1, len(token_ids), self.dtype)
-        logits, cache = self.weights.prefill(torch.tensor([token_ids[:1]]), torch.tensor([1]))
+        logits, cache = self.weights.prefill(torch.tensor([token_ids[:given]]), torch.tensor([given]))
         arena.put(0, cache, torch.tensor([0]))
         found: list[float] = []
-        for token in token_ids[1:]:
+        for token in token_ids[given:]:
             found.append(float(torch.log_softmax(logits.float(), -1)[0, token]))
             logits = self.weights.decode(torch.tensor([token]), arena.first(1))
         return tuple(found)
