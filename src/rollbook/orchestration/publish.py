@@ -15,11 +15,11 @@ from rollbook.models.weights import published_hash, weight_hash
 from rollbook.records import Acknowledgement, Diverged, LedgerError, PolicyVersion, Probe
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 
-PROBE_TOKENS = 8      # of a real prompt: tokens nobody would write are rounded so coarsely in bf16 that a probe of them shows little
+PROBE_TOKENS = 8      # of a real prompt: in bf16 a probe of tokens that nobody would write shows rounding and little else
 
 
 class Publisher:
-    """Owns the numbering of versions and the hash of the weights as they are now. `probe`: a prompt of the run, two tokens or more."""
+    """Owns the numbering of versions and the hash of the weights as they are now. `probe` is a prompt of two tokens or more."""
 
     def __init__(self, ledger: Ledger, decoder: Decoder, engine: EmbeddedEngine, *, next_index: int, probe: tuple[int, ...]):
         self.ledger, self.decoder, self.engine, self.next_index, self.probe = ledger, decoder, engine, next_index, probe

@@ -51,8 +51,11 @@ class PolicyLearner:
         self.anchor: Decoder | None = None
 
     def hold_anchor(self, objective: Objective) -> None:
-        """Keeps the policy as it is now as the anchor of what is scored next, for minibatches that come one at a time."""
-        self.anchor = frozen_copy(self.decoder, self.dtype) if "anchor_T" in all_reads(objective) else None
+        """Keeps the policy as it is now as the anchor of what is scored next, for minibatches that come one at a time.
+
+        In full precision: the same bits as the decoder itself would give.
+        """
+        self.anchor = copy.deepcopy(self.decoder).requires_grad_(False) if "anchor_T" in all_reads(objective) else None
 
     def score(self, packed: Packed, objective: Objective) -> Packed:
         """Adds the anchor and reference log-probs where the objective reads them; nothing is scored that is not read.

@@ -191,7 +191,7 @@ class PublicationDetector(Detector):
             return
         count = len(probe.token_ids) - probe.given
         if len(probe.consumer) != count or len(probe.trainer) != count or count < 1:
-            self.fail(identity, f"the probe of version {version.index} has {len(probe.token_ids)} tokens, {len(probe.consumer)} and "
+            self.fail(identity, f"the probe of version {version.index} is of {count} tokens and has {len(probe.consumer)} and "
                       f"{len(probe.trainer)} log-probs", "probe every token after the given ones, on both sides")
             return
         gap = sum(abs(a - b) for a, b in zip(probe.consumer, probe.trainer, strict=True)) / count
