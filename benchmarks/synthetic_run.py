@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from rollbook.environments import single_turn_image
 from rollbook.experience.admission import AdmissionRule
 from rollbook.experience.batches import Packed, evaluate
 from rollbook.ledger import Ledger, environment_manifest
@@ -21,6 +22,7 @@ from rollbook.models.tokenizer import ChatTokenizer, byte_tokenizer
 from rollbook.objectives import total_loss
 from rollbook.objectives.core import Objective
 from rollbook.objectives.settings import from_settings
+from rollbook.orchestration.proof import prove
 from rollbook.orchestration.run import LIKENESS, _tasks
 from rollbook.orchestration.step import PolicyRun, StepSettings, step
 from rollbook.recipes import load, resolve
@@ -38,7 +40,7 @@ from rollbook.records import (
     sampled_hash,
 )
 from rollbook.records.recipe import PolicyGradient
-from rollbook.rewards import MagistralJudge
+from rollbook.rewards import MagistralJudge, package_versions
 from rollbook.rollouts.solve import Rollouts
 from rollbook.tasks import Side, decontaminate
 from rollbook.training.optimizer import Stepped
@@ -181,5 +183,8 @@ def _sources(ledger: Ledger, recipe: ResolvedRecipe, sides: tuple[Sequence[Any],
     named = [Side(tasks=tuple(tasks), raws=tuple(raw_of[task.raw] for task in tasks)) for tasks in (train, heldout)]
     ledger.append(decontaminate(named[0], named[1], protocol="heldout", likeness=LIKENESS))
     ledger.append(judge.composition)
+    image = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
+    ledger.append(image)
+    ledger.append(prove(image, judge, recipe.settings, tuple(train)))
     ledger.append(TokenizerFile(tokenizer=tokenizer.digest, template=tokenizer.template_digest,
                                 blob=ledger.put(tokenizer.document())))

@@ -28,7 +28,7 @@ from rollbook.records import (
     Verdict,
 )
 
-RECENT_TOKENS = 32_000_000      # trajectories kept in memory for the batches that follow them, by their tokens
+RECENT_TOKENS = 4_000_000       # trajectories kept in memory for the batches that follow them, by their tokens: about half a GiB
 
 
 @dataclass(slots=True)
