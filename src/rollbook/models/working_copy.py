@@ -14,19 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rollbook.models.architecture import Architecture
-from rollbook.models.decoder import Decoder, rms_norm, rotary_table, rotate, route
+from rollbook.models.decoder import Decoder, rms_norm, rotary_table, route
+from rollbook.models.matrix import Matrix
+
+ROOM = 32          # positions by which a cache's rows are widened: products over a row's whole width need no copy of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedFeedForward:
     """Gate and up projection in one product."""
 
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Matrix
+    down: Matrix
 
     def __call__(self, x: Tensor) -> Tensor:
-        gate, up = F.linear(x, self.gate_up).chunk(2, dim=-1)
-        return F.linear(F.silu(gate) * up, self.down)
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate).mul_(up))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +37,11 @@ class FusedExperts:
     """Sparse feed-forward with the same router as the learner's."""
 
     architecture: Architecture
-    gate: Tensor
+    gate: Matrix
     experts: tuple[FusedFeedForward, ...]
 
     def __call__(self, x: Tensor) -> Tensor:
-        weight, chosen = route(self.architecture, F.linear(x, self.gate))
+        weight, chosen = route(self.architecture, self.gate(x))
         out = torch.zeros(x.shape, dtype=torch.float32)
         for index, expert in enumerate(self.experts):
             token, rank = (chosen == index).nonzero(as_tuple=True)
@@ -52,11 +55,11 @@ class FusedLayer:
     """One layer's weights; norms stay in fp32."""
 
     norm_in: Tensor
-    qkv: Tensor
+    qkv: Matrix
     qkv_bias: Tensor | None
     q_norm: Tensor | None
     k_norm: Tensor | None
-    out: Tensor
+    out: Matrix
     norm_mid: Tensor
     feed: FusedFeedForward | FusedExperts
 
@@ -77,6 +80,24 @@ class Cache:
         return cls(key=torch.zeros(shape, dtype=dtype), value=torch.zeros(shape, dtype=dtype),
                    length_B=torch.zeros(rows, dtype=torch.long))
 
+    def reach(self, positions: int) -> None:
+        """Sees to it that every row is at least `positions` wide, and `ROOM` at a time, inside the memory it was made with.
+
+        A row that is no wider than what it holds lies densely, which is what products over many rows need; what is held moves.
+        """
+        layers, rows, heads, width, dim = self.key.shape
+        if positions <= width:
+            return
+        wider = min(-(-positions // ROOM) * ROOM, self.key.stride(0) // (rows * heads * dim))
+        self.key, self.value = (_widened(x, wider) for x in (self.key, self.value))
+
+    def narrow(self, positions: int) -> None:
+        """Makes the rows of an empty cache `positions` wide, rounded up to `ROOM`; `reach` widens them again."""
+        layers, rows, heads, width, dim = self.key.shape
+        width = min(width, max(ROOM, -(-positions // ROOM) * ROOM))
+        self.key, self.value = (x.view(layers, -1)[:, :rows * heads * width * dim].view(layers, rows, heads, width, dim)
+                                for x in (self.key, self.value))
+
     def first(self, rows: int) -> Cache:
         """A view of the first rows; what is appended to it is appended here."""
         return Cache(key=self.key[:, :rows], value=self.value[:, :rows], length_B=self.length_B[:rows])
@@ -84,6 +105,7 @@ class Cache:
     def put(self, at: int, other: Cache, rows: Tensor) -> None:
         """Copies some of another cache's rows to here, from row `at` on."""
         width = other.key.shape[3]
+        self.reach(width)
         for mine, theirs in ((self.key, other.key), (self.value, other.value)):
             for place, row in enumerate(rows.tolist(), start=at):
                 mine[:, place, :, :width] = theirs[:, row]
@@ -105,7 +127,7 @@ class WorkingCopy:
         self.dtype = dtype
         with torch.no_grad():
             self.embedding = _copy(decoder.model.embed_tokens.weight, dtype)
-            self.head = self.embedding if a.tied else _copy(decoder.head, dtype)
+            self.head = Matrix(decoder.head, dtype)
             self.layers = tuple(_fuse(layer, a, dtype) for layer in decoder.model.layers)
             self.norm = _copy(decoder.model.norm.weight, torch.float32)
 
@@ -115,7 +137,7 @@ class WorkingCopy:
         yield "model.embed_tokens.weight", self.embedding
         yield "model.norm.weight", self.norm
         if not a.tied:
-            yield "lm_head.weight", self.head
+            yield "lm_head.weight", self.head.dense()
         for index, layer in enumerate(self.layers):
             yield from ((f"model.layers.{index}.{name}", tensor) for name, tensor in _unfuse(layer, a))
 
@@ -135,7 +157,7 @@ class WorkingCopy:
             cache.key[:, :, :, :before] = prefix.key[..., :before, :]
             cache.value[:, :, :, :before] = prefix.value[..., :before, :]
         bias = self._causal(before, width).repeat(a.group, 1)
-        tables = rotary_table(a, torch.arange(before, end).repeat(rows))
+        tables = _tables(a, torch.arange(before, end).repeat(rows))
         residual = self.embedding[token_BP.flatten()].float()
         for index, layer in enumerate(self.layers):
             q, k, v = self._project(layer, residual, tables)
@@ -158,25 +180,25 @@ class WorkingCopy:
 
     @torch.inference_mode()
     def decode(self, token_B: Tensor, cache: Cache) -> Tensor:
-        """Logits [B, V] after one more token per row; appends it to the cache."""
+        """Logits [B, V] after one more token per row; appends it to the cache, whose rows must have room for it."""
         a = self.architecture
         rows = token_B.shape[0]
         row = torch.arange(rows)
         at = cache.length_B.clone()
-        seen = int(at.max()) + 1
+        seen = cache.key.shape[3]
         place = torch.arange(seen)
         mask = place[None, :] <= at[:, None]
         if a.window is not None:
             mask &= at[:, None] - place[None, :] < a.window
         bias = torch.zeros(mask.shape, dtype=torch.float32).masked_fill_(~mask, float("-inf"))[:, None, None]
-        tables = rotary_table(a, at)
+        tables = _tables(a, at)
         scale = a.head_dim ** -0.5
         residual = self.embedding[token_B].float()
         for index, layer in enumerate(self.layers):
             q, k, v = self._project(layer, residual, tables)
             cache.key[index, row, :, at] = k
             cache.value[index, row, :, at] = v
-            key, value = (x[index].flatten(0, 1)[:, :seen] for x in (cache.key, cache.value))
+            key, value = cache.key[index].flatten(0, 1), cache.value[index].flatten(0, 1)
             # keys on the left: the product takes them where they lie, on the right it would copy them at every step
             score = torch.bmm(key, q.reshape(rows * a.kv_heads, a.group, a.head_dim).transpose(1, 2)).transpose(1, 2)
             weight = torch.softmax(score.float().mul_(scale).view(rows, a.kv_heads, a.group, seen).add_(bias), dim=-1)
@@ -186,24 +208,43 @@ class WorkingCopy:
         return self.logits(residual)
 
     def logits(self, residual: Tensor) -> Tensor:
-        """fp32 logits [*, V] of the final hidden states."""
-        hidden = rms_norm(residual, self.norm, self.architecture.norm_eps).to(self.dtype)
-        return F.linear(hidden, self.head).float()
+        """Logits [*, V] of the final hidden states, in the compute dtype: whoever reads them takes them to fp32."""
+        return self.head(rms_norm(residual, self.norm, self.architecture.norm_eps).to(self.dtype))
 
     def _project(self, layer: FusedLayer, residual: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries and keys, and values, of every token: [*, N, D], [*, K, D], [*, K, D]."""
         a = self.architecture
         x = rms_norm(residual, layer.norm_in, a.norm_eps).to(self.dtype)
-        mixed = F.linear(x, layer.qkv, layer.qkv_bias).view(x.shape[0], -1, a.head_dim)
-        q, k, v = mixed.split([a.heads, a.kv_heads, a.kv_heads], dim=1)
+        mixed = layer.qkv(x, layer.qkv_bias).view(x.shape[0], -1, a.head_dim)
+        qk, v = mixed[:, :a.heads + a.kv_heads].float(), mixed[:, a.heads + a.kv_heads:]
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = rms_norm(q, layer.q_norm, a.norm_eps), rms_norm(k, layer.k_norm, a.norm_eps)
+            q, k = qk.split([a.heads, a.kv_heads], dim=1)
+            qk = torch.cat([rms_norm(q, layer.q_norm, a.norm_eps), rms_norm(k, layer.k_norm, a.norm_eps)], dim=1)
         cos, sin = tables
-        return rotate(q, cos, sin).to(self.dtype), rotate(k, cos, sin).to(self.dtype), v
+        qk = torch.addcmul(qk * cos, qk.roll(a.head_dim // 2, -1), sin).to(self.dtype)
+        return *qk.split([a.heads, a.kv_heads], dim=1), v
 
     def _finish(self, layer: FusedLayer, residual: Tensor, mixed: Tensor) -> Tensor:
-        residual = residual + F.linear(mixed, layer.out).float()
+        """The residual stream after a layer; the one given is written over."""
+        residual = residual.add_(layer.out(mixed))
         x = rms_norm(residual, layer.norm_mid, self.architecture.norm_eps).to(self.dtype)
-        return residual + layer.feed(x).float()
+        return residual.add_(layer.feed(x))
+
+
+def _tables(a: Architecture, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin [*, 1, D] for `x cos + roll(x) sin`: the sign of a rotation's first half stands in the sine."""
+    cos, sin = rotary_table(a, positions)
+    half = a.head_dim // 2
+    return cos[:, None], torch.cat([-sin[:, :half], sin[:, half:]], dim=-1)[:, None]
+
+
+def _widened(x: Tensor, width: int) -> Tensor:
+    """The same rows, `width` positions wide, in the same memory, layer by layer."""
+    layers, rows, heads, held, dim = x.shape
+    wider = x.as_strided((layers, rows, heads, width, dim), (x.stride(0), heads * width * dim, width * dim, dim, 1))
+    for index in range(layers):
+        wider[index, :, :, :held] = x[index].clone()
+    return wider
 
 
 def working_copy(decoder: Decoder, dtype: torch.dtype) -> WorkingCopy:
@@ -221,20 +262,20 @@ def _fuse(block: torch.nn.Module, a: Architecture, dtype: torch.dtype) -> FusedL
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     bias = torch.cat([p.bias for p in parts]).detach().to(dtype) if a.qkv_bias else None
     return FusedLayer(
-        norm_in=_copy(block.input_layernorm.weight, torch.float32), qkv=_copy(torch.cat([p.weight for p in parts]), dtype),
+        norm_in=_copy(block.input_layernorm.weight, torch.float32), qkv=Matrix(torch.cat([p.weight for p in parts]), dtype),
         qkv_bias=bias, q_norm=_copy(attention.q_norm.weight, torch.float32) if a.qk_norm else None,
-        k_norm=_copy(attention.k_norm.weight, torch.float32) if a.qk_norm else None, out=_copy(attention.o_proj.weight, dtype),
+        k_norm=_copy(attention.k_norm.weight, torch.float32) if a.qk_norm else None, out=Matrix(attention.o_proj.weight, dtype),
         norm_mid=_copy(block.post_attention_layernorm.weight, torch.float32),
         feed=_fuse_experts(block.mlp, a, dtype) if a.experts else _fuse_feed(block.mlp, dtype))
 
 
 def _fuse_feed(feed: torch.nn.Module, dtype: torch.dtype) -> FusedFeedForward:
-    return FusedFeedForward(gate_up=_copy(torch.cat([feed.gate_proj.weight, feed.up_proj.weight]), dtype),
-                            down=_copy(feed.down_proj.weight, dtype))
+    return FusedFeedForward(gate_up=Matrix(torch.cat([feed.gate_proj.weight, feed.up_proj.weight]), dtype),
+                            down=Matrix(feed.down_proj.weight, dtype))
 
 
 def _fuse_experts(mlp: torch.nn.Module, a: Architecture, dtype: torch.dtype) -> FusedExperts:
-    return FusedExperts(architecture=a, gate=_copy(mlp.gate.weight, dtype),
+    return FusedExperts(architecture=a, gate=Matrix(mlp.gate.weight, dtype),
                         experts=tuple(_fuse_feed(expert, dtype) for expert in mlp.experts))
 
 
@@ -243,8 +284,8 @@ def _unfuse(layer: FusedLayer, a: Architecture) -> Iterator[tuple[str, Tensor]]:
     names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     yield "input_layernorm.weight", layer.norm_in
     yield "post_attention_layernorm.weight", layer.norm_mid
-    yield "self_attn.o_proj.weight", layer.out
-    yield from ((f"{name}.weight", part) for name, part in zip(names, layer.qkv.split(sizes), strict=True))
+    yield "self_attn.o_proj.weight", layer.out.dense()
+    yield from ((f"{name}.weight", part) for name, part in zip(names, layer.qkv.dense().split(sizes), strict=True))
     if layer.qkv_bias is not None:
         yield from ((f"{name}.bias", part) for name, part in zip(names, layer.qkv_bias.split(sizes), strict=True))
     if layer.q_norm is not None and layer.k_norm is not None:
@@ -253,13 +294,13 @@ def _unfuse(layer: FusedLayer, a: Architecture) -> Iterator[tuple[str, Tensor]]:
     if isinstance(layer.feed, FusedFeedForward):
         yield from _unfuse_feed("mlp", layer.feed)
         return
-    yield "mlp.gate.weight", layer.feed.gate
+    yield "mlp.gate.weight", layer.feed.gate.dense()
     for index, expert in enumerate(layer.feed.experts):
         yield from _unfuse_feed(f"mlp.experts.{index}", expert)
 
 
 def _unfuse_feed(name: str, feed: FusedFeedForward) -> Iterator[tuple[str, Tensor]]:
-    gate, up = feed.gate_up.chunk(2)
+    gate, up = feed.gate_up.dense().chunk(2)
     yield f"{name}.gate_proj.weight", gate
     yield f"{name}.up_proj.weight", up
-    yield f"{name}.down_proj.weight", feed.down
+    yield f"{name}.down_proj.weight", feed.down.dense()

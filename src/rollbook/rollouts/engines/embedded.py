@@ -214,6 +214,7 @@ class EmbeddedEngine:
                 self._run(part, turns, done)
             return
         arena = Cache.empty(weights.architecture, planned.rows, planned.capacity, self.dtype)
+        arena.narrow(max(len(request.prompt_ids) for request in requests) + 1)
         batch = _Batch(planned, arena, deque(requests), turns)
         refill = min(self.max_rows * 3 // 4, planned.rows - 1)
         while batch.waiting or batch.rows:
@@ -223,6 +224,7 @@ class EmbeddedEngine:
                 batch.rows += rows
             self._harvest(batch, done)
             if batch.rows:
+                arena.reach(int(arena.length_B[:len(batch.rows)].max()) + 1)
                 batch.token_B = self._take(batch.rows, weights.decode(batch.token_B, arena.first(len(batch.rows))))
 
     def _admit(self, batch: _Batch, weights: WorkingCopy) -> tuple[list[_Row], Tensor]:
@@ -277,17 +279,14 @@ class EmbeddedEngine:
 
     def _take(self, rows: list[_Row], logits: Tensor) -> Tensor:
         """Draws one token per row and writes it down; a row whose logits are not finite gets a fault instead."""
-        finite_B = torch.isfinite(logits).all(-1)
-        if not bool(finite_B.all()):
-            logits = logits.masked_fill(~finite_B[:, None], 0.0)
-            for index in (~finite_B).nonzero()[:, 0].tolist():
-                rows[index].fault = fault("logits", rows[index].request, "met logits that are not finite",
-                                          f"them after {len(rows[index].tokens)} new tokens",
-                                          why="the weights are damaged, or overflow in this precision")
         if self.watch is not None:
-            self.watch([row.request.key for row in rows], logits)
+            self.watch([row.request.key for row in rows], logits.float())
         uniform = torch.tensor([row.uniform[len(row.tokens)] for row in rows], dtype=torch.float64)
         drawn = draw(logits, uniform, rows[0].request)
+        for index in (~drawn.sound_B).nonzero()[:, 0].tolist():
+            rows[index].fault = fault("logits", rows[index].request, "met logits that are not finite",
+                                      f"them after {len(rows[index].tokens)} new tokens",
+                                      why="the weights are damaged, or overflow in this precision")
         for row, token, logp in zip(rows, drawn.token_B.tolist(), drawn.logp_B.tolist(), strict=True):
             if row.fault is None:
                 row.tokens.append(token)

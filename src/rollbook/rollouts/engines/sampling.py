@@ -15,6 +15,8 @@ from torch import Tensor
 from rollbook.records import Request
 
 FIRST_LOOK, WIDER = 256, 8       # candidates that are looked at first, and by how much more when they do not suffice
+BLOCK = 256                      # places whose mass is summed before the one that was drawn is sought
+NEAR = 1 << 19                   # values that are passed over together: 2 MiB of fp32
 
 
 def uniforms(seed: int, key: str, count: int) -> np.ndarray:
@@ -38,31 +40,74 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """The sampled ids and their log-probs at sampling temperature, over the support that was sampled from (None: all ids)."""
+    """The sampled ids and their log-probs at sampling temperature, over the support that was sampled from (None: all ids).
+
+    `sound_B`: whether a row's logits could be drawn from; where a NaN or +inf stood among them the rest of the row means nothing.
+    """
 
     token_B: Tensor
     logp_B: Tensor
+    sound_B: Tensor
     kept: Kept | None
 
 
 def draw(logits_BV: Tensor, uniform_B: Tensor, request: Request) -> Drawn:
-    """One token per row; temperature 0 takes the most likely token and reports its log-prob at temperature 1."""
-    logits = logits_BV if request.temperature in (0.0, 1.0) else logits_BV / request.temperature
-    kept = support(logits, request) if request.top_k or request.top_p < 1.0 or request.min_p > 0.0 else None
-    if kept is not None:
-        logits = kept.logits_BC
-    top_B = logits.max(dim=-1, keepdim=True)
-    mass_BC = (logits - top_B.values).exp_()
-    cumulative_BC = mass_BC.cumsum(-1)
-    total_B = cumulative_BC[:, -1]
-    if request.temperature == 0.0:
-        place = top_B.indices[:, 0]
+    """One token per row; temperature 0 takes the most likely token and reports its log-prob at temperature 1.
+
+    Logits in any precision; the arithmetic is fp32 over each row and fp64 over its blocks, a few rows at a time, so that what is
+    passed over several times stays near the processor.
+    """
+    if request.top_k or request.top_p < 1.0 or request.min_p > 0.0:
+        return _restricted(logits_BV, uniform_B, request)
+    rows = max(1, NEAR // logits_BV.shape[1])
+    parts = [_draw(some, uniform, request.temperature) for some, uniform in
+             zip(logits_BV.split(rows), uniform_B.split(rows), strict=True)]
+    token, logp, sound = (torch.cat(each) for each in zip(*parts, strict=True))
+    return Drawn(token_B=token, logp_B=logp, sound_B=sound, kept=None)
+
+
+def _restricted(logits_BV: Tensor, uniform_B: Tensor, request: Request) -> Drawn:
+    logits = logits_BV.float()
+    sound_B = torch.isfinite(logits.amax(-1))
+    logits = logits.masked_fill(~sound_B[:, None], 0.0)
+    kept = support(logits if request.temperature in (0.0, 1.0) else logits / request.temperature, request)
+    place_B, logp_B, _ = _draw(kept.logits_BC, uniform_B, 1.0 if request.temperature else 0.0)
+    return Drawn(token_B=kept.id_BC.gather(1, place_B[:, None])[:, 0], logp_B=logp_B, sound_B=sound_B, kept=kept)
+
+
+def _draw(logits_BC: Tensor, uniform_B: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Places, log-probs and soundness of some rows: the block that holds the uniform's share first, then the place inside it."""
+    logits = logits_BC.float() if temperature in (0.0, 1.0) else logits_BC.float() / temperature
+    top_B1 = logits.amax(-1, keepdim=True)
+    mass_BC = (logits - top_B1).exp_()
+    block_BN = _block_sums(mass_BC).double().cumsum(-1)
+    total_B = block_BN[:, -1]
+    if temperature == 0.0:
+        place_B = logits.argmax(-1)
     else:
-        aim = (uniform_B * total_B.double()).to(total_B.dtype).clamp(max=torch.nextafter(total_B, torch.zeros(())))
-        place = torch.searchsorted(cumulative_BC, aim[:, None], right=True)[:, 0]
-    logp = torch.log(mass_BC.gather(1, place[:, None])[:, 0] / total_B)
-    token = place if kept is None else kept.id_BC.gather(1, place[:, None])[:, 0]
-    return Drawn(token_B=token, logp_B=logp, kept=kept)
+        aim_B1 = (uniform_B * total_B).clamp(max=torch.nextafter(total_B, torch.zeros_like(total_B)))[:, None]
+        place_B = _place(mass_BC, block_BN, aim_B1)
+    logp_B = torch.log(mass_BC.gather(1, place_B[:, None])[:, 0].double() / total_B).float()
+    return place_B, logp_B, torch.isfinite(total_B)
+
+
+def _block_sums(mass_BC: Tensor) -> Tensor:
+    """Sums of each row's blocks of `BLOCK`, the last one as long as it is."""
+    whole = mass_BC.shape[1] // BLOCK * BLOCK
+    sums = mass_BC[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1) if whole else mass_BC[:, :0]
+    return sums if whole == mass_BC.shape[1] else torch.cat([sums, mass_BC[:, whole:].sum(-1, keepdim=True)], dim=1)
+
+
+def _place(mass_BC: Tensor, block_BN: Tensor, aim_B1: Tensor) -> Tensor:
+    """The first place at which the cumulative mass exceeds the aim; never one without mass."""
+    size = mass_BC.shape[1]
+    block_B1 = torch.searchsorted(block_BN, aim_B1, right=True).clamp_(max=block_BN.shape[1] - 1)
+    before_B1 = torch.where(block_B1 > 0, block_BN.gather(1, (block_B1 - 1).clamp(min=0)), 0.0)
+    index_BK = block_B1 * BLOCK + torch.arange(BLOCK)
+    inside_BK = torch.where(index_BK < size, mass_BC.gather(1, index_BK.clamp(max=size - 1)), 0.0)
+    found_B1 = torch.searchsorted(inside_BK.double().cumsum(-1) + before_B1, aim_B1, right=True)
+    last_B1 = torch.where(inside_BK > 0, torch.arange(BLOCK), 0).amax(-1, keepdim=True)     # where rounding left none above the aim
+    return (block_B1 * BLOCK + torch.minimum(found_B1, last_B1)).clamp_(max=size - 1)[:, 0]
 
 
 def support(logits_BV: Tensor, request: Request) -> Kept:
