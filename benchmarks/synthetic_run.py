@@ -80,7 +80,7 @@ class Learner:
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
 
-    def score(self, packed: Packed, objective: Objective) -> Packed:
+    def score(self, packed: Packed, objective: Objective, *, next_up: bool = False) -> Packed:
         return packed
 
     def update(self, packed: Packed, objective: Objective, *, where: str) -> Measurement:

@@ -28,8 +28,8 @@ RECIPE = attacked.small_recipe
 
 def with_objective(**other):
     """Score and update with another objective than the batch names."""
-    def score(self, packed, objective):
-        return SCORE(self, packed, dataclasses.replace(objective, **other))
+    def score(self, packed, objective, **how):
+        return SCORE(self, packed, dataclasses.replace(objective, **other), **how)
 
     def update(self, packed, objective, *, where):
         return UPDATE(self, packed, dataclasses.replace(objective, **other), where=where)

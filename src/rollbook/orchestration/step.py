@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollbook.experience.admission import Admission, AdmissionRule, admit, group
-from rollbook.experience.batches import Packed, credited, minibatches, pack
+from rollbook.experience.batches import Packed, credited, minibatches, pack, with_scores
 from rollbook.ledger import Ledger, close_census
+from rollbook.objectives import all_reads
 from rollbook.objectives.core import Objective
 from rollbook.orchestration.measures import Updated, step_metrics
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.recording import Moved, batch_record, update_record
-from rollbook.records import Dispatch, Judge, PolicyVersion, StepReport, Task, TaskId, Trace, Verdict
+from rollbook.records import Batch, Dispatch, Diverged, Judge, PolicyVersion, StepReport, Task, TaskId, Trace, Verdict
 from rollbook.rollouts.solve import Rollouts
 from rollbook.training.policy import PolicyLearner
 
@@ -70,7 +71,8 @@ def step(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, number: 
     trained = time.monotonic()
     packed = [pack(part, credit, run.objective, max_tokens=run.settings.max_batch_tokens, max_length=run.settings.max_length)
               for part, credit in zip(parts, credited(parts, run.objective, scope) if parts else (), strict=True)]
-    scored = [run.learner.score(one, run.objective) for one in packed]  # anchor, reference: only what is read, before any update
+    scored = [run.learner.score(one, run.objective, next_up=not place)  # anchor, reference: only what is read, before any update
+              for place, one in enumerate(packed)]
     for one in scored:
         updated.append(_update(run, one, policy, first=not updated))
     version = _publish(run, policy, updated) if updated else policy
@@ -120,16 +122,27 @@ def _publish(run: PolicyRun, policy: PolicyVersion, updated: Sequence[Updated]) 
 
 
 def _update(run: PolicyRun, packed: Packed, policy: PolicyVersion, *, first: bool) -> Updated:
-    """Records the batch, takes the optimizer step, records the update; a diverged step leaves its batch in the run."""
-    batch = batch_record(run.ledger, packed, run.objective, policy=policy, dtype=run.learner.dtype)
-    run.ledger.append_many([packed.credit, batch])
+    """Takes the optimizer step, records batch and update; a diverged step leaves its batch in the run."""
     before = run.publisher.weights
-    measured = run.learner.update(packed, run.objective, where=packed.credit.scope)
+    try:
+        measured = run.learner.update(packed, run.objective, where=packed.credit.scope)
+    except Diverged:
+        _record_batch(run, packed, policy)
+        raise
+    if first and "anchor_T" in all_reads(run.objective):
+        packed = with_scores(packed, anchor_T=measured.logp_T, reference_T=packed.reference_T)
+    batch = _record_batch(run, packed, policy)
     moved = Moved(index=run.learner.optimizer.steps, before=before, after=run.publisher.rehash(), at_sampler=first,
                   kl_nats=run.learner.kl_to_start(packed, measured.logp_T) if first else None)
     update = update_record(run.ledger, packed, measured, batch.id, moved)
     run.ledger.append(update)
     return Updated(update=update, measured=measured, packed=packed)
+
+
+def _record_batch(run: PolicyRun, packed: Packed, policy: PolicyVersion) -> Batch:
+    batch = batch_record(run.ledger, packed, run.objective, policy=policy, dtype=run.learner.dtype)
+    run.ledger.append_many([packed.credit, batch])
+    return batch
 
 
 def families(issued: Sequence[Dispatch], tasks: Mapping[TaskId, Task]) -> dict[str, str]:

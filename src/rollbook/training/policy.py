@@ -57,19 +57,26 @@ class PolicyLearner:
         """
         self.anchor = copy.deepcopy(self.decoder).requires_grad_(False) if "anchor_T" in all_reads(objective) else None
 
-    def score(self, packed: Packed, objective: Objective) -> Packed:
+    def score(self, packed: Packed, objective: Objective, *, next_up: bool = False) -> Packed:
         """Adds the anchor and reference log-probs where the objective reads them; nothing is scored that is not read.
 
-        All minibatches of a step are scored before its first update: the anchor is one policy for the whole step.
+        All minibatches of a step are scored before its first update: the anchor is one policy for the whole step. The minibatch
+        that is `next_up`, before any weight moves, needs no pass for it: its anchor is what `update` computes first.
         """
         reads = all_reads(objective)
-        anchor_T = self._frozen(self.anchor or self.decoder, packed) if "anchor_T" in reads else None
+        anchor_T = self._frozen(self.anchor or self.decoder, packed) if "anchor_T" in reads and not next_up else None
         reference_T = self._frozen(self.start, packed) if "reference_T" in reads else None
         return with_scores(packed, anchor_T=anchor_T, reference_T=reference_T)
 
     def update(self, packed: Packed, objective: Objective, *, where: str) -> Measurement:
-        """One optimizer step; raises `Diverged` before touching the weights when loss or gradient is not finite."""
+        """One optimizer step; raises `Diverged` before touching the weights when loss or gradient is not finite.
+
+        A batch without the anchor that the objective reads is anchored at the weights as they are: at its own log-probs.
+        """
         self.optimizer.zero()
+        own_anchor = packed.anchor_T is None and "anchor_T" in all_reads(objective)
+        if own_anchor:
+            packed = with_scores(packed, anchor_T=torch.empty(packed.seq_T.numel()), reference_T=packed.reference_T)
         logp_T = torch.empty(packed.seq_T.numel())
         entropy_T = torch.empty_like(logp_T)
         gradient_T = torch.empty_like(logp_T)
@@ -79,6 +86,8 @@ class PolicyLearner:
             index_T = torch.isin(packed.seq_T, torch.tensor(sequences)).nonzero()[:, 0]
             scores = self._forward(self.decoder, [packed.members[i] for i in sequences])
             scores.logp_T.retain_grad()
+            if own_anchor and packed.anchor_T is not None:
+                packed.anchor_T[index_T] = scores.logp_T.detach()
             terms, clipped = evaluate(objective, packed, index_T, scores.logp_T)
             weights = list(packed.weight_KT[:, index_T])
             part = total_loss(terms, weights)
