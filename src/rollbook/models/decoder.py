@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from rollbook.models.architecture import Architecture, to_config
 from rollbook.models.layout import Layout
@@ -174,11 +175,15 @@ class Body(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A causal language model whose state dict has transformers' checkpoint names."""
+    """A causal language model whose state dict has transformers' checkpoint names.
+
+    `checkpointing`: a training pass keeps each layer's input alone and computes the rest of the layer again in backward.
+    """
 
     def __init__(self, a: Architecture):
         super().__init__()
         self.architecture = a
+        self.checkpointing = False
         self.model = Body(a)
         if not a.tied:
             self.lm_head = nn.Linear(a.hidden, a.vocab, bias=False)
@@ -192,8 +197,10 @@ class Decoder(nn.Module):
         """Hidden states after the final norm, [L, H] in `dtype`; one-position shift and softmax live in `logprobs`."""
         tables = rotary_table(self.architecture, layout.position_L)
         residual = self.model.embed_tokens(layout.token_L).float()
+        again = self.checkpointing and torch.is_grad_enabled()
         for block in self.model.layers:
-            residual = block(residual, layout, tables, dtype)
+            residual = (checkpoint(block, residual, layout, tables, dtype, use_reentrant=False, preserve_rng_state=False) if again
+                        else block(residual, layout, tables, dtype))
         return self.model.norm(residual).to(dtype)
 
     def held_as(self, name: str, dtype: torch.dtype) -> torch.dtype:

@@ -37,7 +37,7 @@ from rollbook.records import (
     content_id,
 )
 from rollbook.records.graph import START, order
-from rollbook.records.recipe import PolicyGradient, Pretrained, Settings
+from rollbook.records.recipe import PolicyGradient, Pretrained, SamplingSettings, Settings
 from rollbook.rewards import MagistralJudge, package_versions
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.tasks import Acquired, Likeness, Side, Split, acquire, decontaminate, shares, split
@@ -144,7 +144,7 @@ def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split],
     policy, sides = made
     judge = MagistralJudge(recipe.settings.reward)
     try:
-        engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype)
+        engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype, decode=policy.tokenizer.decode)
         yield Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=judge, sides=sides, progress=progress,
                       tasks={task.id: task for task in (*sides.train, *sides.heldout)},
                       image=single_turn_image(verifier=judge.stamp, dependencies=package_versions()), dtype=dtype,
@@ -156,6 +156,11 @@ def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split],
 
 def _loaded(settings: Settings, progress: Progress) -> Policy:
     policy = load_policy(settings.model)
+    if settings.run.gradient_checkpointing:
+        if policy.slow is not None:
+            raise RecipeError("run.gradient_checkpointing works on the fast path only", got=policy.slow,
+                              why="transformers computes this model", fix="--set run.gradient_checkpointing=false")
+        policy.decoder.checkpointing = True
     if (told := news(policy)) is not None:
         progress.note(told)
     return policy
@@ -200,6 +205,16 @@ def _check_supported(settings: Settings) -> None:
             raise RecipeError(f"stages.{name}.max_policy_age must be 0 on the local runtime", got=str(stage.max_policy_age),
                               why="sampling and training alternate here: no token is ever older than the policy it trains",
                               fix=f"--set stages.{name}.max_policy_age=0")
+        if isinstance(stage, PolicyGradient) and _restricted(stage.sampling):
+            raise RecipeError(f"stages.{name}.sampling must draw from all ids to be trained on", got=str(stage.sampling),
+                              why="the engine's log-probs would be over the kept ids and the trainer's over all: every ratio biased",
+                              fix=f"--set stages.{name}.sampling.top_p=1 --set stages.{name}.sampling.top_k=0 "
+                                  f"--set stages.{name}.sampling.min_p=0")
+
+
+def _restricted(sampling: SamplingSettings) -> bool:
+    """Whether tokens are drawn from a part of the vocabulary, or not drawn at all."""
+    return sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0 or sampling.temperature == 0.0
 
 
 def _check_context(settings: Settings, policy: Policy, sides: Split) -> None:

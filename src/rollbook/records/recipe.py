@@ -28,12 +28,16 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """Machine-facing choices. `threads` 0 means all cores; `dtype` is the compute precision, master weights are fp32."""
+    """Machine-facing choices. `threads` 0 means all cores; `dtype` is the compute precision, master weights are fp32.
+
+    `gradient_checkpointing` trades a second forward pass for the memory of activations; the bits of an update stay the same.
+    """
 
     seed: int
     device: str
     threads: int
     dtype: Literal["auto", "float32", "bfloat16"]
+    gradient_checkpointing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
