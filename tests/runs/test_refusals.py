@@ -10,7 +10,6 @@ from rollbook.cli import main
 @pytest.mark.parametrize(("override", "words"), [
     ("stages.rl.max_policy_age=1", "max_policy_age must be 0"),
     ("stages.rl.sampling.top_p=0.9", "must draw from all ids"),
-    ("stages.rl.sampling.temperature=0", "must draw from all ids"),
     ("run.device=cuda", "only device cpu"),
     ("run.threads=4096", "exceeds the cores"),
     ("model.context=40", "context"),

@@ -19,6 +19,9 @@ from rollbook.models.architecture import Architecture, to_config
 from rollbook.models.layout import Layout
 
 
+SHORT = 1 << 23        # scores that are written out (32 MiB of fp32 a layer): for short sequences a fused kernel's backward is slower
+
+
 class Norm(nn.Module):
     """Root-mean-square norm in fp32."""
 
@@ -94,9 +97,14 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     batch, length, heads, dim = q.shape
     kv = k.shape[2]
     rows = q.view(batch, length, kv, heads // kv, dim).permute(0, 2, 3, 1, 4).reshape(batch, kv, -1, dim)
-    bias = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
-    bias = bias[:, None].repeat(1, 1, heads // kv, 1)
-    out = F.scaled_dot_product_attention(rows, k.transpose(1, 2), v.transpose(1, 2), attn_mask=bias)
+    k, v = k.transpose(1, 2), v.transpose(1, 2)
+    seen = mask[:, None].repeat(1, 1, heads // kv, 1)
+    if batch * heads * length * k.shape[2] <= SHORT:
+        score = (rows @ k.transpose(2, 3)).float().mul_(dim ** -0.5).masked_fill_(~seen, float("-inf"))
+        out = score.softmax(-1).to(q.dtype) @ v
+    else:
+        bias = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, float("-inf"))
+        out = F.scaled_dot_product_attention(rows, k, v, attn_mask=bias)
     return out.view(batch, kv, heads // kv, length, dim).permute(0, 3, 1, 2, 4).reshape(batch, length, heads, dim)
 
 

@@ -18,7 +18,9 @@ from rollbook.models.fallback import Fallback
 from rollbook.models.layout import Layout
 from rollbook.models.support import Support, support_log_softmax, support_logp
 
-CHUNK = 128        # 128 rows of fp32 logits over 49,152 words are 24 MiB: small enough for the allocator to keep
+CHUNK = 128        # rows whose logits are computed together
+NEAR = 1 << 20     # fp32 values that are passed over several times while they are near the processor: 4 MiB
+BLOCK = 1024       # rows whose slopes, in the compute dtype, become one product for the head's gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +63,15 @@ class _ChunkedHead(torch.autograd.Function):
         logp = torch.empty(hidden.shape[0], dtype=torch.float32)
         entropy = torch.empty_like(logp)
         normalizer = torch.empty_like(logp)
-        for at in range(0, hidden.shape[0], CHUNK):
-            part = slice(at, at + CHUNK)
-            logits = scaled_logits(hidden[part], weight, temperature)
-            normalizer[part] = logits.logsumexp(-1)
-            logp[part] = logits.gather(1, target[part, None])[:, 0] - normalizer[part]
-            entropy[part] = _entropy(logits, normalizer[part])
+        for part, logits in _near_logits(hidden, weight, temperature):
+            top = logits.amax(-1, keepdim=True)
+            picked = logits.gather(1, target[part, None])[:, 0]
+            shifted = logits.sub_(top)
+            mass = shifted.exp()
+            total = mass.sum(-1)
+            normalizer[part] = top[:, 0] + total.log()
+            logp[part] = picked - normalizer[part]
+            entropy[part] = total.log() - mass.mul_(shifted).sum(-1) / total
         ctx.save_for_backward(hidden, head, target, normalizer)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy)
@@ -77,16 +82,30 @@ class _ChunkedHead(torch.autograd.Function):
         hidden, head, target, normalizer = ctx.saved_tensors
         weight = head.to(hidden.dtype)
         grad_hidden = torch.empty_like(hidden)
-        grad_head = torch.zeros(head.shape, dtype=torch.float32)
-        for at in range(0, hidden.shape[0], CHUNK):
-            part = slice(at, at + CHUNK)
-            slope = scaled_logits(hidden[part], weight, ctx.temperature).sub_(normalizer[part, None]).exp_()
-            scale = grad_logp[part, None] / ctx.temperature
-            slope.mul_(-scale).scatter_add_(1, target[part, None], scale)
-            slope = slope.to(hidden.dtype)
-            grad_hidden[part] = slope @ weight
-            grad_head += slope.T @ hidden[part]
-        return grad_hidden, grad_head.to(head.dtype), None, None
+        grad_head: Tensor | None = None
+        for at in range(0, hidden.shape[0], BLOCK):
+            block = slice(at, min(at + BLOCK, hidden.shape[0]))
+            rows = hidden[block]
+            slope = torch.empty(rows.shape[0], weight.shape[0], dtype=hidden.dtype)
+            for part, logits in _near_logits(rows, weight, ctx.temperature):
+                scale = grad_logp[block][part, None] / ctx.temperature
+                exact = logits.sub_(normalizer[block][part, None]).exp_().mul_(-scale)
+                slope[part] = exact.scatter_add_(1, target[block][part, None], scale)
+            grad_hidden[block] = slope @ weight
+            product = slope.T @ rows
+            grad_head = product.to(head.dtype) if grad_head is None else grad_head.add_(product)
+        return grad_hidden, torch.zeros_like(head) if grad_head is None else grad_head, None, None
+
+
+def _near_logits(hidden: Tensor, weight: Tensor, temperature: float) -> Iterator[tuple[slice, Tensor]]:
+    """fp32 logits a few rows at a time, and which rows they are; the product is made for `CHUNK` rows at once."""
+    few = max(1, NEAR // weight.shape[0])
+    for at in range(0, hidden.shape[0], CHUNK):
+        product = hidden[at:at + CHUNK] @ weight.T
+        for start in range(0, product.shape[0], few):
+            logits = product[start:start + few].to(torch.float32, copy=True)
+            yield (slice(at + start, at + start + logits.shape[0]),
+                   logits if temperature == 1.0 else logits.div_(temperature))
 
 
 def scaled_logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:

@@ -66,11 +66,16 @@ class FusedLayer:
 
 @dataclass(slots=True, kw_only=True)
 class Cache:
-    """Keys and values of B rows, [layers, B, K, M, D] each, and how many positions of each row are filled."""
+    """Keys and values of B rows, [layers, B, K, M, D] each, and the length of each row in positions.
+
+    Position p of a row stands at place p - `start`; in a cache that decoding has filled to its capacity, at p modulo M, where
+    only the last M positions are left: enough for an architecture whose window is no longer.
+    """
 
     key: Tensor
     value: Tensor
     length_B: Tensor
+    start: int = 0
 
     @classmethod
     def empty(cls, a: Architecture, rows: int, capacity: int, dtype: torch.dtype) -> Cache:
@@ -85,11 +90,10 @@ class Cache:
 
         A row that is no wider than what it holds lies densely, which is what products over many rows need; what is held moves.
         """
-        layers, rows, heads, width, dim = self.key.shape
-        if positions <= width:
-            return
+        _, rows, heads, width, dim = self.key.shape
         wider = min(-(-positions // ROOM) * ROOM, self.key.stride(0) // (rows * heads * dim))
-        self.key, self.value = (_widened(x, wider) for x in (self.key, self.value))
+        if positions > width and wider > width:
+            self.key, self.value = (_widened(x, wider) for x in (self.key, self.value))
 
     def narrow(self, positions: int) -> None:
         """Makes the rows of an empty cache `positions` wide, rounded up to `ROOM`; `reach` widens them again."""
@@ -104,16 +108,30 @@ class Cache:
 
     def put(self, at: int, other: Cache, rows: Tensor) -> None:
         """Copies some of another cache's rows to here, from row `at` on."""
-        width = other.key.shape[3]
-        self.reach(width)
-        for mine, theirs in ((self.key, other.key), (self.value, other.value)):
-            for place, row in enumerate(rows.tolist(), start=at):
-                mine[:, place, :, :width] = theirs[:, row]
-        self.length_B[at:at + len(rows)] = other.length_B[rows]
+        length_B = other.length_B[rows]
+        self.reach(int(length_B.max()))
+        room = self.key.shape[3]
+        for place, (row, length) in enumerate(zip(rows.tolist(), length_B.tolist(), strict=True), start=at):
+            first = max(other.start, length - room)
+            held = slice(first - other.start, length - other.start)
+            for mine, theirs in ((self.key, other.key), (self.value, other.value)):
+                if length <= room:
+                    mine[:, place, :, first:length] = theirs[:, row, :, held]
+                else:
+                    mine[:, place, :, torch.arange(first, length) % room] = theirs[:, row, :, held]
+        self.length_B[at:at + len(rows)] = length_B
+
+    def row(self, row: int) -> Cache:
+        """A copy of one row: what is held of it, in order."""
+        length, room = int(self.length_B[row]), self.key.shape[3]
+        first = max(self.start, length - room)
+        place = (torch.arange(first, length) - self.start) % room
+        return Cache(key=self.key[:, row:row + 1, :, place], value=self.value[:, row:row + 1, :, place],
+                     length_B=self.length_B[row:row + 1].clone(), start=first)
 
     def move(self, source: int, target: int) -> None:
         """Copies one row over another."""
-        used = int(self.length_B[source])
+        used = min(int(self.length_B[source]), self.key.shape[3])
         self.key[:, target, :, :used] = self.key[:, source, :, :used]
         self.value[:, target, :, :used] = self.value[:, source, :, :used]
         self.length_B[target] = self.length_B[source]
@@ -150,19 +168,21 @@ class WorkingCopy:
         a = self.architecture
         rows, width = token_BP.shape
         before = 0 if prefix is None else int(prefix.length_B)
-        end = before + width
-        cache = Cache.empty(a, rows, end, self.dtype)
+        start = 0 if prefix is None else prefix.start
+        held, end = before - start, before + width
+        cache = Cache.empty(a, rows, held + width, self.dtype)
+        cache.start = start
         cache.length_B += length_B + before
         if prefix is not None:
-            cache.key[:, :, :, :before] = prefix.key[..., :before, :]
-            cache.value[:, :, :, :before] = prefix.value[..., :before, :]
-        bias = self._causal(before, width).repeat(a.group, 1)
+            cache.key[:, :, :, :held] = prefix.key[..., :held, :]
+            cache.value[:, :, :, :held] = prefix.value[..., :held, :]
+        bias = self._causal(start, before, width).repeat(a.group, 1)
         tables = _tables(a, torch.arange(before, end).repeat(rows))
         residual = self.embedding[token_BP.flatten()].float()
         for index, layer in enumerate(self.layers):
             q, k, v = self._project(layer, residual, tables)
             q, k, v = (x.view(rows, width, -1, a.head_dim).transpose(1, 2) for x in (q, k, v))
-            cache.key[index, :, :, before:end], cache.value[index, :, :, before:end] = k, v
+            cache.key[index, :, :, held:], cache.value[index, :, :, held:] = k, v
             rowed = q.reshape(rows, a.kv_heads, a.group * width, a.head_dim)
             mixed = F.scaled_dot_product_attention(rowed, cache.key[index], cache.value[index], attn_mask=bias)
             mixed = mixed.view(rows, a.heads, width, a.head_dim).transpose(1, 2).reshape(rows * width, -1)
@@ -170,9 +190,9 @@ class WorkingCopy:
         last = residual.view(rows, width, -1)[torch.arange(rows), length_B - 1]
         return self.logits(last), cache
 
-    def _causal(self, before: int, width: int) -> Tensor:
-        """Additive mask [width, before + width] of a block of queries that follows `before` cached positions."""
-        at, seen = torch.arange(before, before + width), torch.arange(before + width)
+    def _causal(self, start: int, before: int, width: int) -> Tensor:
+        """Additive mask of a block of queries at `before` and after it, over the positions from `start` on."""
+        at, seen = torch.arange(before, before + width), torch.arange(start, before + width)
         mask = at[:, None] >= seen[None, :]
         if self.architecture.window is not None:
             mask &= at[:, None] - seen[None, :] < self.architecture.window
@@ -180,24 +200,25 @@ class WorkingCopy:
 
     @torch.inference_mode()
     def decode(self, token_B: Tensor, cache: Cache) -> Tensor:
-        """Logits [B, V] after one more token per row; appends it to the cache, whose rows must have room for it."""
+        """Logits [B, V] after one more token per row; appends it to the cache, whose rows have room for it or for the window."""
         a = self.architecture
         rows = token_B.shape[0]
         row = torch.arange(rows)
         at = cache.length_B.clone()
         seen = cache.key.shape[3]
-        place = torch.arange(seen)
-        mask = place[None, :] <= at[:, None]
+        age = (at[:, None] - torch.arange(seen)) % seen               # how far back the position lies that stands at a place
+        mask = age <= at[:, None]
         if a.window is not None:
-            mask &= at[:, None] - place[None, :] < a.window
+            mask &= age < a.window
+        slot = at % seen
         bias = torch.zeros(mask.shape, dtype=torch.float32).masked_fill_(~mask, float("-inf"))[:, None, None]
         tables = _tables(a, at)
         scale = a.head_dim ** -0.5
         residual = self.embedding[token_B].float()
         for index, layer in enumerate(self.layers):
             q, k, v = self._project(layer, residual, tables)
-            cache.key[index, row, :, at] = k
-            cache.value[index, row, :, at] = v
+            cache.key[index, row, :, slot] = k
+            cache.value[index, row, :, slot] = v
             key, value = cache.key[index].flatten(0, 1), cache.value[index].flatten(0, 1)
             # keys on the left: the product takes them where they lie, on the right it would copy them at every step
             score = torch.bmm(key, q.reshape(rows * a.kv_heads, a.group, a.head_dim).transpose(1, 2)).transpose(1, 2)

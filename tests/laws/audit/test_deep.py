@@ -44,9 +44,9 @@ def test_a_judge_that_paid_for_wrong_answers_while_it_ran_is_found(small_run, tm
 
 
 def test_log_probs_of_other_weights_and_a_gradient_of_another_loss_are_found(small_run, tmp_path, monkeypatch):
-    from rollbook.rollouts.engines import embedded
+    from rollbook.rollouts.engines import stream
     from rollbook.training import policy
-    take, total = embedded.EmbeddedEngine._take, policy.total_loss
+    take, total = stream.Stream._take, policy.total_loss
 
     def flattering(self, rows, logits):
         tokens = take(self, rows, logits)
@@ -54,7 +54,7 @@ def test_log_probs_of_other_weights_and_a_gradient_of_another_loss_are_found(sma
             row.logps[-1] = torch.tensor(row.logps[-1] / 2 - 0.125).item()
         return tokens
     with monkeypatch.context() as patch:
-        patch.setattr(embedded.EmbeddedEngine, "_take", flattering)
+        patch.setattr(stream.Stream, "_take", flattering)
         patch.setattr(policy, "total_loss", lambda terms, weights: 2 * total(terms, weights))
         assert run_recipe(quick_recipe(model_of(small_run)), tmp_path / "run", Quiet()) == 0
     findings = found(tmp_path / "run")

@@ -11,7 +11,7 @@ from rollbook.ledger import close_census
 from rollbook.models.working_copy import Cache
 from rollbook.records import Message, ModelError, Unscored
 from rollbook.records.recipe import SamplingSettings
-from rollbook.rollouts.engines import embedded
+from rollbook.rollouts.engines import stream
 from rollbook.rollouts.engines.memory import cache_bytes, needed, position_bytes
 from rollbook.rollouts.solve import Rollouts
 
@@ -32,7 +32,7 @@ def same(some, others):
 @pytest.fixture
 def peaks(monkeypatch):
     """Bytes of the arena together with all that a prefill makes beside it, for every prefill."""
-    found, arena, inside, real, prefill = [], [0], [], Cache.empty.__func__, embedded._prefill
+    found, arena, inside, real, prefill = [], [0], [], Cache.empty.__func__, stream.prefill
 
     def empty(cls, *given):
         cache = real(cls, *given)
@@ -49,7 +49,7 @@ def peaks(monkeypatch):
         inside.clear()
         return made
     monkeypatch.setattr(Cache, "empty", classmethod(empty))
-    monkeypatch.setattr(embedded, "_prefill", counted)
+    monkeypatch.setattr(stream, "prefill", counted)
     return found
 
 

@@ -50,13 +50,15 @@ class Plan:
     prefill: int
 
 
-def plan(requests: Sequence[Request], *, positions: int, max_rows: int) -> Plan:
+def plan(requests: Sequence[Request], *, positions: int, max_rows: int, window: int | None = None) -> Plan:
     """As many rows as the requests, `max_rows` and the budget allow; 0 where one request's length is too much for another's.
 
-    A prefill of several prompts may hold what they share once more, so that room for the longest is set aside.
+    A prefill of several prompts may hold what they share once more, so that room for the longest is set aside. A row needs no
+    more positions than the architecture's sliding `window`.
     """
     longest = max(len(request.prompt_ids) for request in requests)
     capacity = max(len(request.prompt_ids) + request.max_tokens for request in requests)
+    capacity = capacity if window is None else min(capacity, window)
     rows = max(0, min(max_rows, len(requests), (positions - longest) // capacity))
     left = positions - rows * capacity - longest
     return Plan(rows=rows, capacity=capacity, prefill=min(PREFILL_TOKENS, max(longest, left)))
@@ -104,13 +106,6 @@ class Prompts:
 def cache_bytes(cache: Cache) -> int:
     """Bytes of a cache's keys and values."""
     return cache.key.nbytes + cache.value.nbytes
-
-
-def one_row(cache: Cache, row: int) -> Cache:
-    """A copy of one row, as long as it is filled."""
-    used = int(cache.length_B[row])
-    return Cache(key=cache.key[:, row:row + 1, :, :used].clone(), value=cache.value[:, row:row + 1, :, :used].clone(),
-                 length_B=cache.length_B[row:row + 1].clone())
 
 
 def blank(cache: Cache, row: int) -> None:

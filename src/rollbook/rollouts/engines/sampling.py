@@ -106,7 +106,7 @@ def _place(mass_BC: Tensor, block_BN: Tensor, aim_B1: Tensor) -> Tensor:
     index_BK = block_B1 * BLOCK + torch.arange(BLOCK)
     inside_BK = torch.where(index_BK < size, mass_BC.gather(1, index_BK.clamp(max=size - 1)), 0.0)
     found_B1 = torch.searchsorted(inside_BK.double().cumsum(-1) + before_B1, aim_B1, right=True)
-    last_B1 = torch.where(inside_BK > 0, torch.arange(BLOCK), 0).amax(-1, keepdim=True)     # where rounding left none above the aim
+    last_B1 = torch.where(inside_BK > 0, torch.arange(BLOCK), 0).amax(-1, keepdim=True)      # where rounding left none above
     return (block_B1 * BLOCK + torch.minimum(found_B1, last_B1)).clamp_(max=size - 1)[:, 0]
 
 
