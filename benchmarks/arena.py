@@ -21,9 +21,8 @@ ROOT = Path(__file__).parent.parent
 THREADS = 2
 PEERS = {"trl": ROOT / ".venv-trl/bin/python", "vllm": ROOT / ".venv-vllm/bin/python", "own": Path(sys.executable)}
 MARK = "@arena "
-# Waiting threads must sleep, not spin, or they take the cores of the contender whose turn it is.
-ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "TOKENIZERS_PARALLELISM": "false",
-               "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+# OpenMP's own waiting policy: idle threads sleep after a short spin, and every contender keeps the wake-up times its users have.
+ENVIRONMENT = {"OMP_NUM_THREADS": str(THREADS), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +105,11 @@ def race(contenders: Sequence[Contender], rounds: int) -> dict[str, Rounds]:
         for number in range(rounds + 1):
             for process in processes:
                 done = process.go()
+                mine = found[process.contender.name]
+                mine.notes |= {k: v for k, v in done.items() if k not in ("seconds", "tokens")}
                 if number:
-                    mine = found[process.contender.name]
                     mine.seconds.append(done["seconds"])
                     mine.tokens.append(done["tokens"])
-                    mine.notes |= {k: v for k, v in done.items() if k not in ("seconds", "tokens")}
                     print(f"  round {number}/{rounds} {process.contender.name}: {done['seconds']:.2f} s", file=sys.stderr, flush=True)
     finally:
         for process in processes:

@@ -19,7 +19,7 @@ from rollbook.models.runtime import keep_memory
 from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.step import PolicyRun, StepSettings, step
-from rollbook.records import Component, Message, RewardVector, Scored, Task, VerifierStamp
+from rollbook.records import Budget, Component, Message, RewardVector, Scored, Task, VerifierStamp
 from rollbook.records.recipe import OptimizerSettings, SamplingSettings
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.rollouts.solve import Rollouts
@@ -61,8 +61,9 @@ class Judge:
 
 
 def task(number: int) -> Task:
-    return Task(raw=f"raw:{number}", family="text", prompt=(Message(role="user", content=str(number), origin="program"),), reference="",
-                canonical=str(number), verifier="hash", budget_tokens=given["new"])
+    return Task(raw=f"raw:{number}", family="text", prompt=(Message(role="user", content=str(number), origin="program"),),
+                reference="", canonical=str(number), predicate="hash", initial_state="prompt", tools=(),
+                budget=Budget(max_tokens=given["new"]), termination=("length",))
 
 
 def run(folder: Path) -> Any:
