@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_flags, check_tensor
+from rollbook.objectives.checks import check_choice, check_flags, check_ids, check_index, check_reaches, check_tensor
 from rollbook.objectives.core import Unstated, number_ids
 from rollbook.objectives.errors import ObjectiveError
 
@@ -37,15 +37,17 @@ def sequence_weight(
 
     A sequence of length 0 weighs 0 and is not counted in N. `keep_S` drops sequences: they weigh 0, and `count_dropped`
     decides whether they (and empty ones) stay in the denominator; it must be said as soon as sequences are dropped.
-    An empty step weighs nothing.
+    Under `fixed_length` a kept sequence longer than `max_length` is refused. An empty step weighs nothing.
 
     Example: sequence_weight("group_token_mean", tensor([1, 3, 2]), tensor([7, 7, 9])) -> [1/8, 1/8, 1/4]
     """
     _check(how, length_S, group_S, max_length)
     kept_S = length_S > 0
+    _check_keep(keep_S, length_S, count_dropped)
     if keep_S is not None:
-        _check_keep(keep_S, length_S, count_dropped)
         kept_S = kept_S & keep_S
+    if how == "fixed_length":
+        _check_longest(torch.where(kept_S, length_S, torch.zeros_like(length_S)), max_length)
     counted_S = torch.ones_like(kept_S) if count_dropped else kept_S
     inverse_S = 1.0 / _denominator_S(how, length_S, group_S, counted_S, max_length)
     return torch.where(kept_S, inverse_S, torch.zeros_like(inverse_S))
@@ -53,7 +55,16 @@ def sequence_weight(
 
 def token_weight(weight_S: Tensor, seq_T: Tensor) -> Tensor:
     """weight_T of a micro-batch whose `seq_T` indexes the step's sequences."""
-    return weight_S[seq_T]
+    check_ids("token_weight", seq_T=seq_T)
+    check_reaches("token_weight", "weight_S", weight_S, int(seq_T.max()) + 1 if seq_T.numel() else 0)
+    check_index("token_weight", "seq_T", seq_T, weight_S.shape[0])
+    return weight_S[seq_T.long()]
+
+
+def check_aggregate(who: str, name: str, value: object) -> None:
+    """Refuse a setting that names no denominator; `Unstated` is one that must still be named."""
+    if not isinstance(value, Unstated):
+        check_choice(who, name, value, get_args(Aggregate))
 
 
 def _denominator_S(
@@ -85,7 +96,7 @@ def _denominator_S(
 def _check(how: object, length_S: Tensor, group_S: Tensor | None, max_length: int | None) -> None:
     if isinstance(how, Unstated):
         raise how.refuse("sequence_weight")
-    if how not in get_args(Aggregate):
+    if not isinstance(how, str) or how not in get_args(Aggregate):
         raise ObjectiveError(
             f"aggregate must be one of {', '.join(get_args(Aggregate))}",
             got=repr(how),
@@ -102,7 +113,7 @@ def _check(how: object, length_S: Tensor, group_S: Tensor | None, max_length: in
         )
     if group_S is not None:
         check_tensor("sequence_weight", "group_S", group_S)
-    if how == "group_token_mean" and (group_S is None or group_S.shape != length_S.shape or group_S.is_floating_point()):
+    if how == "group_token_mean" and (group_S is None or group_S.shape != length_S.shape or not _whole(group_S)):
         raise ObjectiveError(
             "group_token_mean needs one integer group id per sequence",
             got="None" if group_S is None else f"{group_S.dtype} of shape {tuple(group_S.shape)}, {length_S.shape[0]} sequences",
@@ -118,12 +129,29 @@ def _check(how: object, length_S: Tensor, group_S: Tensor | None, max_length: in
         )
 
 
-def _check_keep(keep_S: Tensor, length_S: Tensor, count_dropped: bool | None) -> None:
-    check_flags("sequence_weight", "keep_S", keep_S, length_S)
-    if not isinstance(count_dropped, bool):
+def _whole(value: Tensor) -> bool:
+    return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+
+
+def _check_longest(length_S: Tensor, max_length: int | None) -> None:
+    """Refuse a sequence with more tokens than the maximum that divides it."""
+    if max_length is not None and bool((length_S > max_length).any()):
         raise ObjectiveError(
-            "count_dropped must be True or False when keep_S is given",
-            got=repr(count_dropped),
-            why="whether dropped sequences stay in the denominator changes the effective learning rate; papers differ",
-            fix="pass count_dropped explicitly",
+            f"fixed_length with max_length = {max_length} needs sequences of at most that many tokens",
+            got=f"{int(length_S.max())} tokens in sequence {int(length_S.argmax())}",
+            why="the divisor is the most a sequence can have; a longer one would weigh more than 1 / N",
+            fix="pass the run's maximum number of action tokens per sequence, over all its turns",
         )
+
+
+def _check_keep(keep_S: Tensor | None, length_S: Tensor, count_dropped: bool | None) -> None:
+    if keep_S is not None:
+        check_flags("sequence_weight", "keep_S", keep_S, length_S)
+    if isinstance(count_dropped, bool) or (count_dropped is None and keep_S is None):
+        return
+    raise ObjectiveError(
+        "count_dropped must be True or False when keep_S is given",
+        got=repr(count_dropped),
+        why="whether dropped sequences stay in the denominator changes the effective learning rate; papers differ",
+        fix="pass count_dropped explicitly",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -70,10 +71,21 @@ def check_share(who: str, **values: float) -> None:
 
 def check_std(who: str, eps: float, ddof: int) -> None:
     """Refuse what cannot be added to, or taken off the count of, a standard deviation."""
-    check_choice(who, "ddof", str(ddof), ("0", "1"))
+    check_ddof(who, ddof)
     check_number(who, "eps", eps)
     if not 0 <= eps < float("inf"):
         raise ObjectiveError(f"{who}.eps must be >= 0", got=repr(eps), why="it is added to a std", fix="set eps >= 0 and finite")
+
+
+def check_ddof(who: str, ddof: object) -> None:
+    """Refuse a divisor other than n and n - 1."""
+    if isinstance(ddof, bool) or not isinstance(ddof, int) or ddof not in (0, 1):
+        raise ObjectiveError(
+            f"{who}.ddof must be 0 or 1",
+            got=repr(ddof),
+            why="squares are divided by n - ddof; the sources are silent or disagree, so the choice is yours",
+            fix="set ddof = 0 or ddof = 1, as a number",
+        )
 
 
 def check_positive(who: str, **values: float) -> None:
@@ -91,7 +103,7 @@ def check_cap(who: str, **values: float) -> None:
 
 
 def check_choice(who: str, name: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ObjectiveError(
             f"{who}.{name} must be one of {', '.join(allowed)}",
             got=repr(value),
@@ -121,6 +133,14 @@ def check_at_most(who: str, most: float, **values: float) -> None:
             )
 
 
+def check_coefficient(who: str, value: object) -> None:
+    """Refuse a term's coefficient that is no finite number; a negative one turns a penalty into a bonus."""
+    check_number(who, "coefficient", value)
+    assert isinstance(value, int | float)
+    if not isfinite(value):
+        raise ObjectiveError(f"{who}.coefficient must be finite", got=repr(value), why="it scales a loss", fix="set a number")
+
+
 def check_tensor(who: str, name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise ObjectiveError(
@@ -129,6 +149,46 @@ def check_tensor(who: str, name: str, value: object) -> None:
             why="it is packed with others",
             fix=f"torch.tensor({name})",
         )
+
+
+def check_float(who: str, **tensors: Tensor) -> None:
+    """Refuse whole numbers and flags where fractions are computed."""
+    for name, value in tensors.items():
+        check_tensor(who, name, value)
+        if not value.is_floating_point():
+            raise ObjectiveError(
+                f"{who}: {name} must be a float tensor",
+                got=str(value.dtype),
+                why="whole numbers would cut its fractions",
+                fix=f"convert it with {name}.double()",
+            )
+
+
+def check_ids(who: str, **tensors: Tensor) -> None:
+    """Refuse ids, hashes and counts that are no whole numbers."""
+    for name, value in tensors.items():
+        check_tensor(who, name, value)
+        if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+            raise ObjectiveError(
+                f"{who}: {name} must be integers",
+                got=str(value.dtype),
+                why="it counts or identifies: floats that differ by rounding, or flags, would name other things",
+                fix=f"pass {name} as int64",
+            )
+
+
+def check_no_infinity(who: str, **tensors: Tensor) -> None:
+    """Refuse an infinite entry. NaN stays NaN, on its own entry; an infinity times 0 becomes one, often in the gradient only."""
+    for name, value in tensors.items():
+        check_tensor(who, name, value)
+        bad = value.isinf()
+        if bool(bad.any()):
+            raise ObjectiveError(
+                f"{who} needs a finite {name}",
+                got=f"{value[bad].tolist()[0]} at position {', '.join(map(str, bad.nonzero().tolist()[0]))}",
+                why="an infinity times 0 is NaN, often in the gradient only; engines report -inf for tokens outside their top-k",
+                fix="score the sampled tokens over the support they were sampled from, or leave their sequence out",
+            )
 
 
 def check_same_shape(who: str, **tensors: Tensor) -> None:
@@ -142,6 +202,25 @@ def check_same_shape(who: str, **tensors: Tensor) -> None:
             why="they describe the same entries; a shorter one would be repeated silently",
             fix="build them from the same packing",
         )
+
+
+def check_same_floats(who: str, **tensors: Tensor) -> None:
+    """Refuse float tensors that would broadcast, and what is no float tensor."""
+    check_same_shape(who, **tensors)
+    check_float(who, **tensors)
+
+
+def check_vector(who: str, **tensors: Tensor) -> None:
+    """Refuse what is no vector."""
+    for name, value in tensors.items():
+        check_tensor(who, name, value)
+        if value.dim() != 1:
+            raise ObjectiveError(
+                f"{who}: {name} must be a vector",
+                got=f"shape {tuple(value.shape)}",
+                why="it has one entry per sequence",
+                fix="lay the sequences end to end",
+            )
 
 
 def check_reaches(who: str, name: str, value_S: Tensor, size: int) -> None:
@@ -193,8 +272,8 @@ def check_index(who: str, name: str, index: Tensor, size: int) -> None:
         )
 
 
-def check_packed(seq_T: Tensor) -> None:
-    """Refuse sequence ids that are negative or whose tokens do not stand together."""
+def check_sequence_ids(seq_T: Tensor) -> None:
+    """Refuse sequence ids that index no vector of sequences."""
     check_tensor("packing", "seq_T", seq_T)
     if seq_T.dim() != 1 or seq_T.dtype not in (torch.int64, torch.int32):
         raise ObjectiveError(
@@ -203,10 +282,15 @@ def check_packed(seq_T: Tensor) -> None:
             why="it holds ids",
             fix="use int64",
         )
-    if seq_T.numel() == 0:
-        return
     if bool((seq_T < 0).any()):
         raise ObjectiveError("seq_T must be >= 0", got=str(int(seq_T.min())), why="it indexes sequences", fix="number from 0")
+
+
+def check_packed(seq_T: Tensor) -> None:
+    """Refuse sequence ids that are negative or whose tokens do not stand together."""
+    check_sequence_ids(seq_T)
+    if seq_T.numel() == 0:
+        return
     runs, ids = 1 + (seq_T[1:] != seq_T[:-1]).sum(), (torch.bincount(seq_T) > 0).sum()
     if bool(runs != ids):
         raise ObjectiveError(

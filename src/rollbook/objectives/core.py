@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_tensor
+from rollbook.objectives.checks import check_coefficient, check_no_infinity, check_tensor
 from rollbook.objectives.errors import ObjectiveError
 
 if TYPE_CHECKING:
@@ -38,8 +38,10 @@ class ActionTokens:
     `reference_T` frozen policy of a KL term, `teacher_T` teacher: log-probabilities (nats) of the sampled token.
     `seq_T` says which sequence a token belongs to, as an index into `length_S`; the tokens of a sequence stand together.
     `length_S` is the *structural* number of action tokens of each sequence, at least as many as are present here.
-    For compacted trajectories a "sequence" is one segment. Values are never checked for finiteness: what is not read may
-    hold anything.
+    For compacted trajectories a "sequence" is one segment. Values are not checked here: what is not read may hold anything. What
+    an objective reads besides `logp_T` must not be infinite (`read` refuses it); NaN there gives NaN on its own token, and with
+    one number per sequence on its own sequence. `logp_T` may be -inf, a token that the policy can produce no more: losses take
+    their limit, and refuse where there is none. A sequence of weight 0 is best left out before the loss (`Term.reduce`).
 
     Example: two sequences of 2 and 1 tokens
         ActionTokens(logp_T=tensor([-1.0, -0.5, -2.0]), advantage_T=tensor([1.0, 1.0, -0.5]), anchor_T=tensor([-1.1, -0.5, -2.0]),
@@ -74,7 +76,7 @@ class ActionTokens:
         object.__setattr__(self, "seq_T", self.seq_T.long())  # index_copy and scatter take no int32
 
     def read(self, who: object, *names: str) -> tuple[Tensor, ...]:
-        """The named fields, detached; refuses one that `who` reads but the batch lacks.
+        """The named fields, detached; refuses one that `who` reads but the batch lacks, and an infinity.
 
         Detaching here means that passing the trained log-probabilities themselves as the anchor is the on-policy case, not a loss
         without gradient.
@@ -90,6 +92,7 @@ class ActionTokens:
                 why=f"its equation reads {name}; a missing log-probability is not 0.0",
                 fix=f"score the batch for every name in objective.reads, then build ActionTokens({name}=...)",
             )
+        check_no_infinity(type(who).__name__, **{name: value_T})
         return value_T
 
     def require_whole(self, who: object) -> None:
@@ -119,6 +122,8 @@ class Term:
     """One named term of a step's loss: coefficient * sum_T(weight_T * loss_T), over its own population.
 
     `weight_T` is `sequence_weight(aggregate, ...)[seq_T]`; `population` names the sequences that are kept for it.
+
+    Example: Term("policy", tensor([0.5, 2.0]), 1.0, "token_mean", "actions").reduce(tensor([0.5, 0.5])) -> 1.25
     """
 
     name: str
@@ -127,8 +132,18 @@ class Term:
     aggregate: str
     population: str
 
+    def __post_init__(self) -> None:
+        check_coefficient("Term", self.coefficient)
+        check_tensor("Term", "loss_T", self.loss_T)
+
     def reduce(self, weight_T: Tensor) -> Tensor:
-        """This micro-batch's share of the step's loss. A token of weight 0 is no part of it, whatever its loss holds."""
+        """This micro-batch's share of the step's loss. A token of weight 0 adds exactly 0, and `loss_T` gets gradient 0 there.
+
+        Limit: what `loss_T` was computed from gets that 0 times the loss's own derivative, and 0 * inf is NaN. Where a sequence
+        may hold what has no finite derivative, leave its tokens out *before* the loss is computed, which changes nothing else:
+        `seq_T` and every column indexed with `weight_T != 0`, `length_S` as it is.
+        """
+        check_tensor("Term.reduce", "weight_T", weight_T)
         _check_length("weight_T", weight_T, self.loss_T)
         share_T = weight_T * self.loss_T
         return self.coefficient * torch.where(weight_T == 0, torch.zeros_like(share_T), share_T).sum()
@@ -215,6 +230,13 @@ def all_reads(objective: Objective) -> frozenset[str]:
 
 def total_loss(terms: Sequence[Term], weight_T: Sequence[Tensor]) -> Tensor:
     """sum_k coefficient_k * sum_T(weight_kT * loss_kT) of this micro-batch; the step's loss is the sum over micro-batches."""
+    if not terms or len(terms) != len(weight_T):
+        raise ObjectiveError(
+            "total_loss needs at least one term, and one weight_T for each",
+            got=f"{len(terms)} terms, {len(weight_T)} weights",
+            why="a step without a term has no loss, which is not a loss of 0",
+            fix="pass the policy term and every extra term, each with the weights of its own population",
+        )
     return torch.stack([term.reduce(w_T) for term, w_T in zip(terms, weight_T, strict=True)]).sum()
 
 
@@ -225,6 +247,8 @@ def count_tokens(seq_T: Tensor, length_S: Tensor) -> Tensor:
 
 def number_ids(id_S: Tensor) -> tuple[Tensor, int]:
     """Consecutive numbers 0 .. n-1 for arbitrary integer ids (rows, when 2-D), and n."""
+    if id_S.numel() == 0:
+        return torch.zeros(id_S.shape[0], dtype=torch.int64, device=id_S.device), 0
     member_S: Tensor = torch.unique(id_S, return_inverse=True, dim=0)[1]
     return member_S, int(member_S.max()) + 1 if member_S.numel() else 0
 

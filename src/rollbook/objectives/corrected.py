@@ -14,7 +14,8 @@ from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLo
 from rollbook.objectives.credit.rules import Credit
 from rollbook.objectives.critic_policies import DecoupledPpo, Glm5Reasoning
 from rollbook.objectives.errors import ObjectiveError
-from rollbook.objectives.kimi import KimiK2, KimiK15
+from rollbook.objectives.kimi import KimiK2, KimiK15, KimiK25
+from rollbook.objectives.ratios import weighted
 from rollbook.objectives.teacher_policies import Glm5CrossStage
 
 CAPPED = ("token_tis", "sequence_tis", "sequence_mis")
@@ -25,8 +26,9 @@ BANDED = ("icepop", "geometric_band")
 class Corrected(Objective):
     """`objective`'s policy loss times a weight of c = exp(anchor - behavior), without gradient, outside its clip.
 
-    Gradient: the weight times the objective's. The KL and other extra terms are not weighted. Refused for an objective whose
-    ratio is already to `behavior`, has no ratio, or that corrects by itself: it would count c twice, or change what it names.
+    Gradient: the weight times the objective's. The KL and other extra terms are not weighted, nor is the squared penalty inside
+    K2.5's loss: c corrects what is a surrogate of the reward. Refused for an objective whose ratio is already to `behavior`, has
+    no ratio, or that corrects by itself: it would count c twice, or change what it names. A token of weight 0 has loss 0.
     """
 
     objective: Objective
@@ -81,8 +83,11 @@ class Corrected(Objective):
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         weight_T = self.weight(tokens)
-        loss = self.objective(tokens)
-        return TokenLoss(weight_T * loss.loss_T, loss.clipped_T | (weight_T == 0))
+        if not isinstance(self.objective, KimiK25):
+            return weighted(weight_T, self.objective(tokens))
+        plain = self.objective.policy(tokens)
+        policy = weighted(weight_T, plain)
+        return TokenLoss(policy.loss_T + self.objective.penalty(tokens, ~plain.clipped_T), policy.clipped_T)
 
     def weight(self, tokens: ActionTokens) -> Tensor:
         """The correction of each token."""

@@ -12,14 +12,23 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate
+from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate, check_aggregate
 from rollbook.objectives.checks import check_at_least, check_bounds, check_cap, check_choice, check_not_negative
 from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss, Unstated
-from rollbook.objectives.correction import icepop, token_tis
+from rollbook.objectives.correction import pop, token_tis
 from rollbook.objectives.credit.rules import INSTRUCT_GPT, NORMALIZED, SAO, UNNAMED, VAPO, Credit
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.kinds import check_kinds
-from rollbook.objectives.ratios import check_dual, clipped_surrogate, dual_clipped_surrogate, inside_open, ratio, weighted_logp
+from rollbook.objectives.ratios import (
+    check_dual,
+    clipped_surrogate,
+    dual_clipped_surrogate,
+    inside_open,
+    only,
+    ratio,
+    weighted,
+    weighted_logp,
+)
 from rollbook.objectives.terms import PositiveNll, Ptx
 
 
@@ -65,6 +74,7 @@ class PpoPtx(Ppo):
     def __post_init__(self) -> None:
         Ppo.__post_init__(self)
         check_not_negative("PpoPtx", ptx_coefficient=self.ptx_coefficient)
+        check_aggregate("PpoPtx", "ptx_aggregate", self.ptx_aggregate)
 
     @property
     def extra_terms(self) -> tuple[ExtraTerm, ...]:
@@ -106,7 +116,7 @@ class DecoupledPpo(Objective):
         advantage_T, anchor_T, behavior_T = tokens.read(self, "advantage_T", "anchor_T", "behavior_T")
         weight_T = self.weight(anchor_T, behavior_T)
         loss = clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
-        return TokenLoss(weight_T * loss.loss_T, loss.clipped_T | (weight_T == 0))
+        return weighted(weight_T, loss)
 
     def weight(self, anchor_T: Tensor, behavior_T: Tensor) -> Tensor:
         """w per token, without gradient."""
@@ -114,7 +124,7 @@ class DecoupledPpo(Objective):
         if self.weight_rule == "cap":
             return token_tis(anchor_T, behavior_T, cap=cap)
         weight_T = token_tis(anchor_T, behavior_T, cap=torch.inf)
-        return torch.where(weight_T <= cap, weight_T, torch.zeros_like(weight_T))
+        return only(weight_T <= cap, weight_T)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +162,8 @@ class Sao(Objective):
 
     r = exp(logp - behavior): no recomputed anchor. The mask is strict and ignores the sign of A. Gradient -f A. The paper draws
     no stop-gradient on f; without one the gradient would be f A (1 + logp) and flip for every token with p < 0.37. Printed
-    bounds: mathematics low 0.3, high 5.0; coding low 0.8, high 3.0. The denominator after masking is not stated.
+    bounds: mathematics low 0.3, high 5.0; coding low 0.8, high 3.0 (what a bound is to the last bit: `ratios`). The denominator
+    after masking is not stated.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"logp_T", "advantage_T", "behavior_T"})
@@ -214,14 +225,13 @@ class Glm5Reasoning(Objective):
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         advantage_T, anchor_T, behavior_T = tokens.read(self, "advantage_T", "anchor_T", "behavior_T")
-        pop_T = icepop(anchor_T, behavior_T, low=1 - 1 / self.beta, high=self.beta - 1)
         loss = clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
-        return TokenLoss(pop_T * loss.loss_T, loss.clipped_T | (pop_T == 0))
+        return weighted(pop(anchor_T, behavior_T, beta=self.beta), loss)
 
 
 def masked_importance(logp_T: Tensor, behavior_T: Tensor, advantage_T: Tensor, *, low: float, high: float) -> TokenLoss:
     """-sg[f] A logp with f = r inside the open interval, else 0, whatever the sign of A."""
     ratio_T = ratio(logp_T, behavior_T)
     inside_T = inside_open(ratio_T, low=low, high=high)
-    f_T = torch.where(inside_T, ratio_T, torch.zeros_like(ratio_T))
+    f_T = only(inside_T, ratio_T)
     return TokenLoss(weighted_logp(f_T * advantage_T, logp_T), ~inside_T)

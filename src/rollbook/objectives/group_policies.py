@@ -12,14 +12,14 @@ from typing import ClassVar, Literal, get_args
 
 import torch
 
-from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate
+from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate, check_aggregate
 from rollbook.objectives.checks import check_bounds, check_choice, check_limit, check_not_negative
 from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, Scope, TokenLoss, Unstated, advantage_S, sum_S
 from rollbook.objectives.correction import sequence_mask
 from rollbook.objectives.credit.rules import CENTERED, NORMALIZED, ONE_OUT, REINFORCE_PLUS_PLUS, STANDARDIZED, Credit
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.kinds import check_kinds
-from rollbook.objectives.ratios import clipped_surrogate, exp_guarded, ratio, weighted_logp
+from rollbook.objectives.ratios import clipped_surrogate, exp_guarded, ratio, weighted, weighted_logp
 from rollbook.objectives.terms import Estimator, KlTerm
 
 ANCHORED = frozenset({"logp_T", "advantage_T", "anchor_T"})
@@ -87,6 +87,7 @@ class R1Printed(Objective):
         check_bounds("R1Printed", low=self.low, high=self.high)
         check_not_negative("R1Printed", beta=self.beta)
         check_choice("R1Printed", "kl_estimator", self.kl_estimator, get_args(Estimator))
+        check_aggregate("R1Printed", "kl_aggregate", self.kl_aggregate)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         (anchor_T,) = tokens.read(self, "anchor_T")
@@ -210,8 +211,8 @@ class DeepSeekV32(Objective):
         tokens.require_whole(self)
         advantage_T = advantage_S(tokens, self)[tokens.seq_T]
         plain = clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
-        masked_T = sequence_mask(tokens.logp_T, behavior_T, advantage_T, tokens.seq_T, delta=self.delta) == 0
-        return TokenLoss(torch.where(masked_T, torch.zeros_like(plain.loss_T), plain.loss_T), plain.clipped_T | masked_T)
+        mask_T = sequence_mask(tokens.logp_T, behavior_T, advantage_T, tokens.seq_T, delta=self.delta)
+        return weighted(mask_T, plain)
 
     @property
     def extra_terms(self) -> tuple[ExtraTerm, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
 from rollbook.objectives.aggregate import Aggregate
 from rollbook.objectives.checks import (
@@ -24,7 +25,7 @@ from rollbook.objectives.core import ActionTokens, Objective, Scope, TokenLoss, 
 from rollbook.objectives.credit.rules import CENTERED, Credit
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.kinds import check_kinds
-from rollbook.objectives.ratios import inside_closed, ratio
+from rollbook.objectives.ratios import inside_closed, only, ratio
 
 INTERVAL = "the interval log_low .. log_high is on the log-ratio and holds 0"
 Scale = Literal["squared", "published_gradient"]
@@ -82,7 +83,8 @@ class KimiK2(Objective):
 class KimiK25(Objective):
     """Kimi K2.5 (2602.02276 section 4.4.2): Clip(rho, alpha, beta) A - tau (log rho)^2, mean over all tokens. No half on tau.
 
-    Gradient -(keep rho A - 2 tau log rho): outside the bounds the first part is 0 *whatever the sign of A*, unlike PPO.
+    Gradient -(keep rho A - 2 tau log rho): outside the bounds the first part is 0 *whatever the sign of A*, unlike PPO. A token
+    that the policy can produce no more (logp = -inf) is outside; it is refused where its penalty would be infinite.
     `bound_on="log_ratio"` is the prose: tokens with log rho outside log_low .. log_high (log_low <= 0 <= log_high) are masked to
     value 0. `bound_on="ratio"` is the formula: rho is clipped to 1-low .. 1+high and keeps the clipped value. `tau_mask="kept"`
     confines the penalty to kept tokens, "all" does not. `ratio_to` names the paper's "old". tau and the bounds are not printed.
@@ -127,6 +129,11 @@ class KimiK25(Objective):
         return frozenset({"logp_T", "advantage_T", f"{self.ratio_to}_T"})
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
+        policy = self.policy(tokens)
+        return TokenLoss(policy.loss_T + self.penalty(tokens, ~policy.clipped_T), policy.clipped_T)
+
+    def policy(self, tokens: ActionTokens) -> TokenLoss:
+        """-Clip(rho, alpha, beta) A, the part that an off-policy correction multiplies."""
         advantage_T, other_T = tokens.read(self, "advantage_T", f"{self.ratio_to}_T")
         log_T = tokens.logp_T - other_T
         ratio_T = ratio(tokens.logp_T, other_T)
@@ -136,20 +143,41 @@ class KimiK25(Objective):
         else:
             assert self.log_low is not None and self.log_high is not None
             keep_T = (log_T >= self.log_low) & (log_T <= self.log_high)
-            outside_T = torch.zeros_like(ratio_T)
+            outside_T = only(keep_T, ratio_T).detach()
+        return TokenLoss(-torch.where(keep_T, ratio_T, outside_T) * advantage_T, ~keep_T)
+
+    def penalty(self, tokens: ActionTokens, keep_T: Tensor) -> Tensor:
+        """tau (log rho)^2 on the tokens that are charged, exactly 0 with gradient 0 on the others; refuses an infinite one."""
+        (other_T,) = tokens.read(self, f"{self.ratio_to}_T")
+        charged_T = keep_T if self.tau_mask == "kept" else torch.ones_like(keep_T)
+        if self.tau == 0:
+            charged_T = torch.zeros_like(keep_T)
+        log_T = torch.where(charged_T, tokens.logp_T - other_T, torch.zeros_like(other_T))
+        _check_squared("KimiK25", log_T)
         penalty_T = self.tau * log_T.square()
-        if self.tau_mask == "kept":
-            penalty_T = torch.where(keep_T, penalty_T, torch.zeros_like(penalty_T))
-        return TokenLoss(penalty_T - torch.where(keep_T, ratio_T, outside_T) * advantage_T, ~keep_T)
+        return penalty_T
 
 
 def squared_log_ratio(who: Objective, tokens: ActionTokens, *, tau: float, scale: Scale) -> TokenLoss:
-    """(A - tau Delta)^2 per sequence, or that over 2 tau; each of its L tokens carries 1/L of it."""
+    """(A - tau Delta)^2 per sequence, or that over 2 tau; each of its L tokens carries 1/L of it. Refuses an infinite Delta."""
     (anchor_T,) = tokens.read(who, "anchor_T")
     tokens.require_whole(who)
+    _check_squared(type(who).__name__, tokens.logp_T - anchor_T)
     delta_S = sum_S(tokens.logp_T - anchor_T, tokens)
     square_S = (advantage_S(tokens, who) - tau * delta_S).square()
     if scale == "published_gradient":
         square_S = square_S / (2 * tau)
     share_S = square_S / tokens.length_S.clamp(min=1)
     return TokenLoss(share_S[tokens.seq_T], torch.zeros_like(tokens.seq_T, dtype=torch.bool))
+
+
+def _check_squared(who: str, log_T: Tensor) -> None:
+    """Refuse the square of an infinite log-ratio; NaN stays NaN."""
+    bad_T = log_T.detach().isinf()
+    if bool(bad_T.any()):
+        raise ObjectiveError(
+            f"{who} needs a finite log-ratio on every token that it squares",
+            got=f"{log_T.detach()[bad_T].tolist()[0]} at position {bad_T.nonzero().tolist()[0][0]}",
+            why="the policy gives that sampled token probability 0: the square has no finite value, and no finite gradient",
+            fix="leave the token's sequence out of the batch, or look at why the policy cannot produce it any more",
+        )

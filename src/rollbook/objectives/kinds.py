@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
-from rollbook.objectives.aggregate import Aggregate
-from rollbook.objectives.checks import check_choice
+from rollbook.objectives.aggregate import check_aggregate
 from rollbook.objectives.core import Objective, Unstated
 from rollbook.objectives.credit.rules import RULES
 from rollbook.objectives.errors import ObjectiveError
@@ -14,8 +11,7 @@ from rollbook.objectives.errors import ObjectiveError
 def check_kinds(objective: Objective) -> None:
     """Refuse a `credit` that is no credit rule and an `aggregate` that names no denominator."""
     who = type(objective).__name__
-    if not isinstance(objective.aggregate, Unstated):
-        check_choice(who, "aggregate", objective.aggregate, get_args(Aggregate))
+    check_aggregate(who, "aggregate", objective.aggregate)
     if not isinstance(objective.credit, (Unstated, *RULES.values())):
         raise ObjectiveError(
             f"{who}.credit must be a credit rule",

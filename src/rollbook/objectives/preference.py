@@ -16,11 +16,16 @@ from rollbook.objectives.checks import (
     check_at_least,
     check_choice,
     check_flags,
-    check_index,
+    check_float,
+    check_ids,
+    check_no_infinity,
     check_not_negative,
     check_packed,
     check_positive,
+    check_reaches,
+    check_same_floats,
     check_same_shape,
+    check_scored,
     check_share,
     check_tensor,
 )
@@ -48,20 +53,32 @@ class Responses:
     def __post_init__(self) -> None:
         for name in ("logp_T", "reference_T", "pair_T", "format_T"):
             check_tensor("Responses", name, getattr(self, name))
+        check_float("Responses", logp_T=self.logp_T, reference_T=self.reference_T)
+        check_ids("Responses", pair_T=self.pair_T)
         shapes = {self.logp_T.shape, self.reference_T.shape, self.pair_T.shape, self.format_T.shape}
-        if len(shapes) != 1 or self.format_T.dtype != torch.bool:
+        if len(shapes) != 1 or self.logp_T.dim() != 1 or self.format_T.dtype != torch.bool:
             raise ObjectiveError(
                 "Responses needs four vectors of one length, format_T boolean",
                 got=f"shapes {sorted(map(tuple, shapes))}, format_T {self.format_T.dtype}",
                 why="each describes the same response tokens",
                 fix="build them from the same packing",
             )
+        if type(self.pairs) is not int or self.pairs < 0:
+            raise ObjectiveError("Responses.pairs must be a count", got=repr(self.pairs), why="it sizes the loss", fix="count")
         if self.pair_T.numel() and not 0 <= int(self.pair_T.min()) <= int(self.pair_T.max()) < self.pairs:
             raise ObjectiveError(
                 f"Responses.pair_T must lie in 0 .. {self.pairs - 1}",
                 got=f"{int(self.pair_T.min())} .. {int(self.pair_T.max())}",
                 why="it says which pair a token belongs to",
                 fix="number the pairs from 0, and pass how many there are",
+            )
+        count_B = torch.bincount(self.pair_T, minlength=self.pairs)
+        if bool((count_B == 0).any()):
+            raise ObjectiveError(
+                "Responses needs a token in every pair",
+                got=f"none in pair {(count_B == 0).nonzero().flatten().tolist()[0]}",
+                why="an absent response would count as one of probability 1",
+                fix="leave the pair out on both sides, and renumber",
             )
 
     def total_B(self, value_T: Tensor) -> Tensor:
@@ -116,10 +133,14 @@ def dpo(
     """-log sigmoid(h), h = beta [(chosen - its reference) - (rejected - its reference)], log-probabilities summed over responses.
 
     Gradient -beta sigmoid(-h) on each chosen token, +beta sigmoid(-h) on each rejected one; at the reference log 2 and beta/2.
+    A chosen response that the policy cannot produce has an infinite loss, a rejected one none; both at once are refused, as is an
+    infinite reference.
     """
     check_positive("dpo", beta=beta)
     references = {"reference_chosen_B": reference_chosen_B, "reference_rejected_B": reference_rejected_B}
-    check_same_shape("dpo", chosen_B=chosen_B, rejected_B=rejected_B, **references)
+    check_same_floats("dpo", chosen_B=chosen_B, rejected_B=rejected_B, **references)
+    check_no_infinity("dpo", **references)
+    _check_opposed("dpo", chosen_B, rejected_B)
     gap_B = (chosen_B - reference_chosen_B.detach()) - (rejected_B - reference_rejected_B.detach())
     return -logsigmoid(beta * gap_B)
 
@@ -143,7 +164,8 @@ def llama3_dpo(chosen: Responses, rejected: Responses, settings: Llama3Dpo) -> T
 
 def pairwise(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
     """-log sigmoid(s_chosen - s_rejected). Gradient -/+ sigmoid(-(gap))."""
-    check_same_shape("pairwise", chosen_B=chosen_B, rejected_B=rejected_B)
+    check_same_floats("pairwise", chosen_B=chosen_B, rejected_B=rejected_B)
+    _check_opposed("pairwise", chosen_B, rejected_B)
     return _log_loss(chosen_B, rejected_B)
 
 
@@ -158,6 +180,7 @@ def ranked(score_K: Tensor, rank_K: Tensor) -> Tensor:
     """
     check_same_shape("ranked", score_K=score_K, rank_K=rank_K)
     _check_one_prompt("ranked", score_K)
+    check_scored("ranked", "rank_K", rank_K)
     better_KK = rank_K[:, None] < rank_K[None, :]
     if not bool(better_KK.any()):
         raise ObjectiveError(
@@ -172,7 +195,9 @@ def ranked(score_K: Tensor, rank_K: Tensor) -> Tensor:
 
 def margin(chosen_B: Tensor, rejected_B: Tensor, margin_B: Tensor) -> Tensor:
     """Llama 2 (2307.09288): -log sigmoid(gap - m), the margin subtracted inside. Gradient -/+ sigmoid(-(gap - m))."""
-    check_same_shape("margin", chosen_B=chosen_B, rejected_B=rejected_B, margin_B=margin_B)
+    check_same_floats("margin", chosen_B=chosen_B, rejected_B=rejected_B, margin_B=margin_B)
+    check_no_infinity("margin", margin_B=margin_B)
+    _check_opposed("margin", chosen_B, rejected_B)
     return -logsigmoid(chosen_B - rejected_B - margin_B)
 
 
@@ -195,7 +220,20 @@ def listwise(score_K: Tensor, positive_K: Tensor) -> Tensor:
     return _log_loss(score_K[positive_K][:, None], score_K[~positive_K][None, :]).mean()
 
 
+def _check_opposed(who: str, first_B: Tensor, second_B: Tensor) -> None:
+    """Refuse two equal infinities: their difference is NaN, on no side of anything."""
+    bad_B = first_B.isinf() & (first_B == second_B)
+    if bool(bad_B.any()):
+        raise ObjectiveError(
+            f"{who} needs a finite score or log-probability on one side at least",
+            got=f"{first_B.detach()[bad_B].tolist()[0]} on both, at {', '.join(map(str, bad_B.nonzero().tolist()[0]))}",
+            why="the difference of two infinities is not defined",
+            fix="leave the pair out",
+        )
+
+
 def _check_one_prompt(who: str, score_K: Tensor) -> None:
+    check_float(who, score_K=score_K)
     if score_K.dim() != 1:
         raise ObjectiveError(
             f"{who}: score_K must be the vector of one prompt's candidates",
@@ -203,6 +241,7 @@ def _check_one_prompt(who: str, score_K: Tensor) -> None:
             why="pairs of candidates of different prompts have no order",
             fix="call it once per prompt",
         )
+    check_scored(who, "score_K", score_K.detach())  # one NaN would reach the gradient of every candidate
 
 
 def soft_label(first_B: Tensor, second_B: Tensor, label_B: Tensor) -> Tensor:
@@ -211,31 +250,46 @@ def soft_label(first_B: Tensor, second_B: Tensor, label_B: Tensor) -> Tensor:
     Gradient wrt the gap: sigmoid(gap) - q.
     """
     check_same_shape("soft_label", first_B=first_B, second_B=second_B, label_B=label_B)
-    if not bool(((label_B >= 0) & (label_B <= 1)).all()):
-        raise ObjectiveError("soft_label needs labels in 0 .. 1", got=str(label_B), why="q is a probability", fix="rescale q")
+    _check_labels("soft_label", label_B)
+    check_float("soft_label", first_B=first_B, second_B=second_B)
+    check_no_infinity("soft_label", first_B=first_B, second_B=second_B)
     gap_B = first_B - second_B
     label_B = label_B.detach()
     return -(label_B * logsigmoid(gap_B) + (1 - label_B) * logsigmoid(-gap_B))
+
+
+def _check_labels(who: str, label_B: Tensor) -> None:
+    check_tensor(who, "label_B", label_B)
+    if label_B.dtype == torch.bool or not bool(((label_B >= 0) & (label_B <= 1)).all()):
+        raise ObjectiveError(
+            f"{who} needs labels in 0 .. 1",
+            got=f"{label_B.dtype}, {label_B.tolist()}",
+            why="q is a probability, as a number",
+            fix="rescale or convert q",
+        )
 
 
 def implicit_outcome(logp_T: Tensor, reference_T: Tensor, seq_T: Tensor, outcome_S: Tensor, *, beta: float) -> Tensor:
     """PRIME's reward model (2502.01456): cross-entropy of sigmoid(beta sum_t (logp - reference)) with the outcome, per sequence.
 
     Gradient -beta (outcome - sigmoid) on each of its tokens. The model is updated before it scores (`credit.ImplicitProcess`).
+    A token of probability 0 under either model is refused.
     """
     check_positive("implicit_outcome", beta=beta)
     check_same_shape("implicit_outcome", logp_T=logp_T, reference_T=reference_T, seq_T=seq_T)
     check_packed(seq_T)
-    check_tensor("implicit_outcome", "outcome_S", outcome_S)
-    check_index("implicit_outcome", "seq_T", seq_T, outcome_S.shape[0])
-    zero_S = logp_T.new_zeros(outcome_S.shape[0])
+    check_reaches("implicit_outcome", "outcome_S", outcome_S, int(seq_T.max()) + 1 if seq_T.numel() else 0)
+    check_float("implicit_outcome", logp_T=logp_T, reference_T=reference_T)
+    check_no_infinity("implicit_outcome", logp_T=logp_T, reference_T=reference_T)
+    zero_S = torch.zeros_like(outcome_S, dtype=torch.promote_types(logp_T.dtype, reference_T.dtype))
     logit_S = zero_S.index_add(0, seq_T, beta * (logp_T - reference_T.detach()))
-    return soft_label(logit_S, zero_S, outcome_S.to(logp_T.dtype))
+    return soft_label(logit_S, zero_S, outcome_S.to(zero_S.dtype))
 
 
 def option_label(logp_first_B: Tensor, logp_second_B: Tensor) -> Tensor:
     """A feedback model's label q: its log-probabilities of the two option tokens, normalised over those *two* only."""
-    check_same_shape("option_label", logp_first_B=logp_first_B, logp_second_B=logp_second_B)
+    check_same_floats("option_label", logp_first_B=logp_first_B, logp_second_B=logp_second_B)
+    _check_opposed("option_label", logp_first_B, logp_second_B)
     return torch.sigmoid(logp_first_B - logp_second_B).detach()
 
 
@@ -243,4 +297,5 @@ def clamp_reasoned_label(label_B: Tensor, *, low: float, high: float) -> Tensor:
     """Constitutional AI clamps labels given after chain-of-thought (to 0.4 .. 0.6), and only those."""
     check_share("clamp_reasoned_label", low=low, high=high)
     check_at_least("clamp_reasoned_label", low, high=high)
+    _check_labels("clamp_reasoned_label", label_B)
     return label_B.clamp(low, high)

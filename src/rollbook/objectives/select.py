@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_choice, check_flags, check_same_shape, check_tensor
+from rollbook.objectives.checks import check_choice, check_flags, check_float, check_ids, check_same_shape, check_tensor
 from rollbook.objectives.core import number_ids
 from rollbook.objectives.errors import ObjectiveError
 
@@ -28,6 +28,7 @@ def informative(correct_S: Tensor, group_S: Tensor) -> Tensor:
             fix="pass correctness, not reward",
         )
     check_same_shape("informative", correct_S=correct_S, group_S=group_S)
+    check_ids("informative", group_S=group_S)
     member_S, size = number_ids(group_S)
     right_G = torch.zeros(size, dtype=torch.int64, device=group_S.device).index_add(0, member_S, correct_S.to(torch.int64))
     return ((right_G > 0) & (right_G < torch.bincount(member_S, minlength=size)))[member_S]
@@ -35,6 +36,8 @@ def informative(correct_S: Tensor, group_S: Tensor) -> Tensor:
 
 def mixed(positive_K: Tensor) -> bool:
     """Whether a group of candidates has both labels (what `preference.listwise` needs)."""
+    check_tensor("mixed", "positive_K", positive_K)
+    check_flags("mixed", "positive_K", positive_K, positive_K)
     return bool(positive_K.any()) and not bool(positive_K.all())
 
 
@@ -50,6 +53,11 @@ def failure_priority(success_G: Tensor) -> Tensor:
 
 def pass_at_k(correct: int, samples: int, k: int) -> float:
     """Unbiased estimate 1 - C(n-c, k) / C(n, k) from c correct of n samples."""
+    for name, value in {"correct": correct, "samples": samples, "k": k}.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ObjectiveError(
+                f"pass_at_k: {name} must be a whole number", got=repr(value), why="it counts samples", fix=f"pass int({name})"
+            )
     if not 0 <= correct <= samples or not 1 <= k <= samples:
         raise ObjectiveError(
             "pass_at_k needs 0 <= correct <= samples and 1 <= k <= samples",
@@ -63,10 +71,11 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
 def best_of(reward_S: Tensor, group_S: Tensor) -> Tensor:
     """Index of the best rollout of each group (rejection sampling), in order of group id; ties go to the lowest index."""
     check_same_shape("best_of", reward_S=reward_S, group_S=group_S)
+    check_ids("best_of", group_S=group_S)
     if bool(reward_S.isnan().any()):
         raise ObjectiveError("best_of needs rewards", got="NaN", why="NaN has no order", fix="leave out what was not scored")
     member_S, size = number_ids(group_S)
-    return torch.tensor([_best(reward_S, member_S, g) for g in range(size)], dtype=torch.int64)
+    return torch.tensor([_best(reward_S, member_S, g) for g in range(size)], dtype=torch.int64, device=reward_S.device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +96,7 @@ class Rollouts:
         check_flags("Rollouts", "correct_S", self.correct_S, self.correct_S)
         columns = {name: getattr(self, name) for name in ("calls_S", "errors_S", "tags_S", "turns_S")}
         check_same_shape("Rollouts", correct_S=self.correct_S, **columns)
+        check_ids("Rollouts", **columns)
         if any(bool((value_S < 0).any()) for value_S in columns.values()) or bool((self.errors_S > self.calls_S).any()):
             raise ObjectiveError(
                 "Rollouts needs counts >= 0 and no more errors than calls",
@@ -132,6 +142,7 @@ def resample_on_correct(
 
 
 def _rate(success_G: Tensor) -> Tensor:
+    check_float("a priority", success_G=success_G)
     if not bool(((success_G >= 0) & (success_G <= 1)).all()):
         raise ObjectiveError(
             "a priority needs success rates in 0 .. 1",

@@ -21,7 +21,9 @@ def to_settings(record: object) -> dict[str, Any]:
     Example: to_settings(Gspo()) -> {"kind": "Gspo", "low": 0.0003, "high": 0.0004, "aggregate": "sequence_mean"}
     """
     if not dataclasses.is_dataclass(record) or isinstance(record, type):
-        raise TypeError(f"not a settings record: {record!r}")
+        raise ObjectiveError(
+            "to_settings takes a settings record", got=repr(record), why="a class or a value has no settings", fix=_known()
+        )
     settings: dict[str, Any] = {"kind": type(record).__name__}
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
@@ -32,6 +34,8 @@ def to_settings(record: object) -> dict[str, Any]:
 
 def from_settings(settings: Mapping[str, Any]) -> Objective:
     """The objective of a mapping; the inverse of `to_settings`."""
+    if not isinstance(settings, Mapping):
+        raise ObjectiveError("objective must be a mapping", got=repr(settings), why="settings have names", fix=_known())
     record = _build(settings, path="objective")
     if not isinstance(record, Objective):
         got = repr(settings.get("kind"))
@@ -45,7 +49,7 @@ def _build(settings: Mapping[str, Any], *, path: str) -> object:
     if cls is None:
         raise ObjectiveError(f"{path}.kind is unknown", got=repr(kind), why="settings are built by class name", fix=_known())
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    unknown = sorted(set(settings) - set(fields) - {"kind"})
+    unknown = sorted(map(str, set(settings) - set(fields) - {"kind"}))
     missing = sorted(name for name, field in fields.items() if name not in settings and field.default is dataclasses.MISSING)
     if unknown or missing:
         raise ObjectiveError(

@@ -105,9 +105,11 @@ class Sapo(Objective):
 class Cispo(Objective):
     """CISPO (MiniMax-M1, 2506.13585 Eq. 4-5): sg[clip(rho, 1-low, 1+high)] A logp, token mean within each prompt's group.
 
-    Gradient -clip(rho) A: never 0 for A != 0, constant beyond the cap. The value contains logp and is no monitor. Bounds are
-    1-low .. 1+high; some artifacts read "epsilon" as the cap itself: a cap of 5 is high = 4. The paper uses no lower bound in
-    practice (low >= 1) and prints no `high`. `clipped_T` marks tokens whose weight was capped; they still have a gradient.
+    Gradient -clip(rho) A: constant beyond the cap, and for A != 0 never 0 by the clip. It is 0 only where rho is, with low >= 1:
+    where logp is -inf, or so far below the anchor that e^x is 0 (some 745 nats in fp64, 104 in fp32). The value contains logp and
+    is no monitor. Bounds are 1-low .. 1+high; some artifacts read "epsilon" as the cap itself: a cap of 5 is high = 4. The paper
+    uses no lower bound in practice (low >= 1) and prints no `high`. `clipped_T` marks tokens whose weight was capped; they still
+    have a gradient.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"logp_T", "advantage_T", "anchor_T"})

@@ -15,12 +15,12 @@ from torch import Tensor
 from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate
 from rollbook.objectives.checks import check_at_least, check_bounds, check_not_negative, check_positive
 from rollbook.objectives.core import ActionTokens, Objective, TokenLoss, Unstated
-from rollbook.objectives.correction import icepop
+from rollbook.objectives.correction import pop
 from rollbook.objectives.credit.rules import FROM_TEACHER, UNNAMED, Credit, FromTeacher
 from rollbook.objectives.distill import sampled_token_advantage
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.kinds import check_kinds
-from rollbook.objectives.ratios import clipped_surrogate, inside_closed, ratio, weighted_logp
+from rollbook.objectives.ratios import clipped_surrogate, inside_closed, only, ratio, weighted, weighted_logp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Mopd(Objective):
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         behavior_T, teacher_T = tokens.read(self, "behavior_T", "teacher_T")
-        advantage_T = teacher_advantage(self, tokens.logp_T, teacher_T, coefficient=1.0)
+        advantage_T = teacher_advantage(tokens.logp_T, teacher_T, coefficient=1.0)
         return gated_logp(tokens.logp_T, behavior_T, advantage_T, low=self.low, high=self.high)
 
 
@@ -81,7 +81,7 @@ class MimoMopd(Objective):
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         behavior_T, teacher_T = tokens.read(self, "behavior_T", "teacher_T")
-        advantage_T = teacher_advantage(self, tokens.logp_T, teacher_T, coefficient=1.0)
+        advantage_T = teacher_advantage(tokens.logp_T, teacher_T, coefficient=1.0)
         if self.alpha:
             (outcome_T,) = tokens.read(self, "advantage_T")
             advantage_T = advantage_T + self.alpha * outcome_T
@@ -107,7 +107,7 @@ class OnPolicyDistill(Objective):
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         behavior_T, teacher_T = tokens.read(self, "behavior_T", "teacher_T")
-        advantage_T = teacher_advantage(self, behavior_T, teacher_T, coefficient=self.coefficient)
+        advantage_T = teacher_advantage(behavior_T, teacher_T, coefficient=self.coefficient)
         return TokenLoss(-ratio(tokens.logp_T, behavior_T) * advantage_T, torch.zeros_like(advantage_T, dtype=torch.bool))
 
 
@@ -133,21 +133,13 @@ class Glm5CrossStage(Objective):
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         anchor_T, behavior_T, teacher_T = tokens.read(self, "anchor_T", "behavior_T", "teacher_T")
-        advantage_T = teacher_advantage(self, tokens.logp_T, teacher_T, coefficient=1.0)
-        pop_T = icepop(anchor_T, behavior_T, low=1 - 1 / self.beta, high=self.beta - 1)
+        advantage_T = teacher_advantage(tokens.logp_T, teacher_T, coefficient=1.0)
         loss = clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
-        return TokenLoss(pop_T * loss.loss_T, loss.clipped_T | (pop_T == 0))
+        return weighted(pop(anchor_T, behavior_T, beta=self.beta), loss)
 
 
-def teacher_advantage(who: Objective, logp_T: Tensor, teacher_T: Tensor, *, coefficient: float) -> Tensor:
-    """-coefficient (logp - teacher), detached; refuses a teacher's -inf. 0 where logp is -inf: there rho A has the limit 0."""
-    if bool((teacher_T == -torch.inf).any()):
-        raise ObjectiveError(
-            f"{type(who).__name__} needs a finite teacher_T",
-            got="-inf",
-            why="the advantage would be -inf; engines report -inf for tokens outside their top-k",
-            fix="score the sampled tokens with the teacher over the whole vocabulary",
-        )
+def teacher_advantage(logp_T: Tensor, teacher_T: Tensor, *, coefficient: float) -> Tensor:
+    """-coefficient (logp - teacher), detached; 0 where logp is -inf: there rho A has the limit 0. The teacher's is finite."""
     advantage_T = sampled_token_advantage(logp_T, teacher_T, coefficient=coefficient)
     return torch.where(logp_T == -torch.inf, torch.zeros_like(advantage_T), advantage_T)
 
@@ -156,5 +148,5 @@ def gated_logp(logp_T: Tensor, behavior_T: Tensor, advantage_T: Tensor, *, low: 
     """-sg[r] a logp inside the closed band, 0 outside."""
     ratio_T = ratio(logp_T, behavior_T)
     inside_T = inside_closed(ratio_T, low=low, high=high)
-    weight_T = torch.where(inside_T, ratio_T * advantage_T, torch.zeros_like(ratio_T))
+    weight_T = only(inside_T, ratio_T * advantage_T)
     return TokenLoss(weighted_logp(weight_T, logp_T), ~inside_T)

@@ -6,13 +6,14 @@ Settings records (`KlTerm`, `PositiveNll`, `Ptx`) are callables over the functio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from rollbook.objectives import kl
-from rollbook.objectives.aggregate import Aggregate
-from rollbook.objectives.checks import check_choice, check_limit, check_not_negative
+from rollbook.objectives.aggregate import Aggregate, check_aggregate
+from rollbook.objectives.checks import check_choice, check_float, check_limit, check_not_negative, check_number
 from rollbook.objectives.core import ActionTokens, ExtraTerm, Population, Unstated
 from rollbook.objectives.errors import ObjectiveError
 
@@ -31,6 +32,7 @@ class KlTerm(ExtraTerm):
     def __post_init__(self) -> None:
         check_choice("KlTerm", "estimator", self.estimator, ("k2", "k3", "unbiased"))
         check_not_negative("KlTerm", coefficient=self.coefficient)
+        check_aggregate("KlTerm", "aggregate", self.aggregate)
 
     @property
     def reads(self) -> frozenset[str]:  # type: ignore[override]
@@ -64,6 +66,7 @@ class PositiveNll(ExtraTerm):
 
     def __post_init__(self) -> None:
         check_not_negative("PositiveNll", coefficient=self.coefficient)
+        check_aggregate("PositiveNll", "aggregate", self.aggregate)
 
     def __call__(self, tokens: ActionTokens) -> Tensor:
         return positive_nll(tokens.logp_T)
@@ -81,6 +84,7 @@ class Ptx(ExtraTerm):
 
     def __post_init__(self) -> None:
         check_not_negative("Ptx", coefficient=self.coefficient)
+        check_aggregate("Ptx", "aggregate", self.aggregate)
 
     def __call__(self, tokens: ActionTokens) -> Tensor:
         return ptx(tokens.logp_T)
@@ -88,11 +92,13 @@ class Ptx(ExtraTerm):
 
 def positive_nll(logp_T: Tensor) -> Tensor:
     """-logp of tokens of correct sequences. Gradient -1."""
+    check_float("positive_nll", logp_T=logp_T)
     return -logp_T
 
 
 def ptx(logp_T: Tensor) -> Tensor:
     """-logp of pretraining text. Gradient -1."""
+    check_float("ptx", logp_T=logp_T)
     return -logp_T
 
 
@@ -101,6 +107,7 @@ def entropy_bonus(entropy_T: Tensor) -> Tensor:
 
     Gradient of H wrt logits: -p (log p + H).
     """
+    check_float("entropy_bonus", entropy_T=entropy_T)
     return -entropy_T
 
 
@@ -125,21 +132,23 @@ class AdaptiveEntropy:
 
     def coefficient(self, alpha: float, entropy: float) -> float:
         """alpha where H <= target, exactly 0 above it."""
-        _check_measured(entropy)
+        _check_measured(alpha, entropy)
         return alpha if entropy <= self.target else 0.0
 
     def advance(self, alpha: float, entropy: float) -> float:
         """The next step's alpha."""
-        _check_measured(entropy)
+        _check_measured(alpha, entropy)
         moved = alpha + self.step if entropy < self.target else alpha - self.step
         return max(0.0, moved if self.maximum is None else min(moved, self.maximum))
 
 
-def _check_measured(entropy: float) -> None:
-    if entropy != entropy:
+def _check_measured(alpha: float, entropy: float) -> None:
+    check_not_negative("AdaptiveEntropy", alpha=alpha)
+    check_number("AdaptiveEntropy", "entropy", entropy)
+    if not isfinite(entropy):
         raise ObjectiveError(
             "AdaptiveEntropy needs a measured entropy",
-            got="NaN",
-            why="NaN is neither above nor below the target, and alpha would fall for good",
+            got=repr(entropy),
+            why="it is neither above nor below the target, and alpha would move one way for good",
             fix="stop the run: the policy's distribution is broken",
         )

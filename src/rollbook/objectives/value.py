@@ -8,12 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_limit, check_positive, check_same_shape
+from rollbook.objectives.checks import check_limit, check_no_infinity, check_positive, check_same_floats
 
 
 def squared_value_loss(value_T: Tensor, return_T: Tensor, *, factor: float) -> Tensor:
     """factor (V - return)^2. Gradient 2 factor (V - return)."""
-    check_same_shape("squared_value_loss", value_T=value_T, return_T=return_T)
+    check_same_floats("squared_value_loss", value_T=value_T, return_T=return_T)
+    check_no_infinity("squared_value_loss", return_T=return_T)
     check_positive("squared_value_loss", factor=factor)
     return factor * (value_T - return_T.detach()).square()
 
@@ -24,7 +25,8 @@ def clipped_value_loss(value_T: Tensor, anchor_value_T: Tensor, return_T: Tensor
     Gradient 2 factor (V - return) where the unclipped square is the larger or V is inside the band, else 0: a value that already
     left the band on the improving side is left alone.
     """
-    check_same_shape("clipped_value_loss", value_T=value_T, anchor_value_T=anchor_value_T, return_T=return_T)
+    check_same_floats("clipped_value_loss", value_T=value_T, anchor_value_T=anchor_value_T, return_T=return_T)
+    check_no_infinity("clipped_value_loss", anchor_value_T=anchor_value_T, return_T=return_T)
     check_limit("clipped_value_loss", clip=clip)
     check_positive("clipped_value_loss", factor=factor)
     move_T = value_T - anchor_value_T.detach()

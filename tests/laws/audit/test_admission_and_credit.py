@@ -43,6 +43,18 @@ def test_advantages_computed_again_are_those_that_credit_gives(rule, rewards, cu
     assert np.allclose(found, given.advantage_S.numpy(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("reward", [[0.1, 0.4, 0.7, 1.0], [100.1, 100.4, 100.7, 101.0], [0.3, 0.1 + 0.2, 0.0, 1.0],
+                                    [0.0, 1e-300, 1.0, 1.0]])
+@pytest.mark.parametrize("part", [[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1]])
+def test_the_audit_too_divides_no_rounding_noise_by_itself(rule, reward, part):
+    given = assign_credit(rule, Measured(
+        reward_S=torch.tensor(reward, dtype=torch.float64), group_S=torch.tensor([0, 0, 1, 1]), minibatch_S=torch.tensor(part),
+        seq_T=torch.arange(4)))
+    found = advantages(to_settings(rule), np.array(reward), np.array([0, 0, 1, 1]), np.array(part))
+    assert np.allclose(found, given.advantage_T.numpy(), rtol=1e-9, atol=1e-12) and np.abs(found).max() < 100
+
+
 def test_a_rule_that_needs_more_than_rewards_is_not_guessed():
     one = (np.array([1.0, 0.0]), np.array([0, 0]), np.array([0, 0]))
     assert advantages({"kind": "Gae", "gamma": 1.0}, *one) is None

@@ -69,6 +69,16 @@ def test_a_corrected_objective_equals_the_learners(rule: str) -> None:
         agree(policy_loss(stored(objective), step.step, step.weight_T), learned(objective, objective.scope, step, seed))
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_a_correction_of_k25_leaves_its_penalty_alone_as_the_learners_does(rule: str) -> None:
+    limits = {"low": 0.3, "high": 0.4} if rule in ("icepop", "geometric_band") else {"cap": 1.1}
+    for seed in range(40):
+        inner = replace(RANDOM["KimiK25"](random.Random(seed)), ratio_to="anchor")
+        objective, step = ro.Corrected(objective=inner, rule=rule, **limits), case(seed, per_token=seed % 2 == 1)
+        found = policy_loss(stored(objective), step.step, step.weight_T)
+        agree(found, learned(objective, objective.scope, step, seed))
+
+
 @pytest.mark.parametrize("name", RANDOM)
 def test_a_correction_is_refused_for_the_objectives_for_which_the_learner_refuses_it(name: str) -> None:
     for seed in range(8):

@@ -156,9 +156,21 @@ def test_credit_with_unprinted_numbers_is_refused_until_supplied(cls: type) -> N
 def test_a_papers_rule_is_completed_by_what_the_user_supplies() -> None:
     completed = supply(ro.Ppo().credit, lam_policy=0.95, lam_critic=0.9)
     assert completed == Gae(gamma=1.0, lam_policy=0.95, lam_critic=0.9, kl_beta=0.02)
-    with pytest.raises(TypeError):
-        supply(ro.Ppo().credit, lam_policy=0.95)
+    assert "missing: lam_critic" in refusal(lambda: supply(ro.Ppo().credit, lam_policy=0.95)).got
+    assert "unknown: lam" in refusal(lambda: supply(ro.Ppo().credit, lam_policy=0.95, lam_critic=0.9, lam=1.0)).got
     refusal(lambda: supply(Unstated(what="credit")))
+    refusal(lambda: supply(completed))
+    refusal(lambda: supply(None))
+
+
+def test_a_printed_number_cannot_be_supplied_otherwise_and_may_be_repeated() -> None:
+    open_numbers = {"lam_policy": 0.95, "lam_critic": 0.9}
+    assert supply(ro.Ppo().credit, **open_numbers, gamma=1.0) == supply(ro.Ppo().credit, **open_numbers)
+    error = refusal(lambda: supply(ro.Ppo().credit, **open_numbers, gamma=0.99))
+    assert error.got == "gamma = 0.99 for 1.0" and "Gae(...)" in error.fix
+    refusal(lambda: supply(ro.Sao(low=0.3, high=5.0).credit, gamma=1.0, floor=0.0, counts="all_tokens", alpha=0.05))
+    with_kl = supply(ro.Sao(low=0.3, high=5.0).credit, gamma=1.0, floor=0.0, counts="all_tokens", kl_beta=0.1)
+    assert with_kl.alpha == 1.5 and with_kl.kl_beta == 0.1
 
 
 def test_objectives_are_frozen() -> None:

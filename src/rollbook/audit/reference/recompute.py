@@ -6,8 +6,10 @@ Legend: T action tokens of the whole optimizer step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+import numpy as np
 
 from rollbook.audit.reference import sequences, tokens
 from rollbook.audit.reference.document import Document, kind_of, read
@@ -111,10 +113,23 @@ def _document(settings: Settings) -> Document:
 
 
 def _corrected(outer: Document, step: Step, weight_T: Floats) -> Reference:
-    """The inner objective's loss per token times the correction: its gradient is that of weights scaled by the correction."""
+    """The inner objective's loss per token times the correction: its gradient is that of weights scaled by the correction.
+
+    K2.5's loss holds a penalty, which no correction multiplies: it is the loss without tau, corrected, plus the loss without A.
+    """
     inner = _inner(outer)
     factor_T = sequences.correction(outer, step)
-    plain = policy_loss(inner, step, weight_T * factor_T)
+    if inner.get("kind") == "KimiK25":
+        policy = _times(policy_loss({**inner, "tau": 0.0}, step, weight_T * factor_T), factor_T)
+        still = replace(step, advantage_T=np.zeros(step.logp_T.shape))
+        penalty = policy_loss(inner, still, weight_T)
+        return Reference(loss=policy.loss + penalty.loss, gradient_T=policy.gradient_T + penalty.gradient_T,
+                         clipped_T=policy.clipped_T, loss_T=policy.loss_T + penalty.loss_T)
+    return _times(policy_loss(inner, step, weight_T * factor_T), factor_T)
+
+
+def _times(plain: Reference, factor_T: Floats) -> Reference:
+    """A loss whose weights hold the factor already, with the factor in its loss per token too."""
     return Reference(loss=plain.loss, gradient_T=plain.gradient_T, clipped_T=plain.clipped_T | (factor_T == 0),
                      loss_T=factor_T * plain.loss_T)
 

@@ -67,7 +67,7 @@ def sapo(settings: Document, step: Step) -> Formula:
 
 
 def cispo(settings: Document, step: Step) -> Formula:
-    """J = sg[clip(rho, 1-low, 1+high)] A logp; dJ/dlogp = clip(rho) A, never 0 for A != 0  [B6]."""
+    """J = sg[clip(rho, 1-low, 1+high)] A logp; dJ/dlogp = clip(rho) A, for A != 0 only 0 where rho is and low >= 1  [B6]."""
     rho_T, _ = exponential(step.logp_T - step.read("anchor_T", settings.kind))
     low, high = 1 - settings.number("low"), 1 + settings.number("high")
     weight_T = np.clip(rho_T, low, high) * step.read("advantage_T", settings.kind)

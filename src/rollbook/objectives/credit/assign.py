@@ -11,12 +11,27 @@ from typing import assert_never
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_flags, check_index, check_packed, check_same_shape
+from rollbook.objectives.checks import (
+    check_flags,
+    check_ids,
+    check_index,
+    check_packed,
+    check_same_shape,
+    check_scored,
+    check_vector,
+)
 from rollbook.objectives.core import Unstated, number_ids
 from rollbook.objectives.credit import rules
 from rollbook.objectives.credit.batch import batch_normalized, minibatch_standardized, moments
 from rollbook.objectives.credit.gae import Advantages, discounted_sum, gae, length_adaptive_lambda, token_rewards
-from rollbook.objectives.credit.groups import check_groups, group_centered, group_normalized, has_signal, leave_one_out
+from rollbook.objectives.credit.groups import (
+    check_groups,
+    group_centered,
+    group_normalized,
+    group_statistics,
+    has_signal,
+    leave_one_out,
+)
 from rollbook.objectives.credit.steps import implicit_process_code, implicit_process_paper, step_groups, step_returns
 from rollbook.objectives.errors import ObjectiveError
 
@@ -28,7 +43,10 @@ class Measured:
     `reward_S` terminal reward, `group_S` group ids, `seq_T` packed action tokens, `keep_S` sequences that count (None: all),
     `minibatch_S` minibatch of each sequence, `kl_T` k1 to the reference at sampling parameters, `value_T` critic,
     `bootstrap_S` value after the last token, `length_S` what an adaptive lambda counts, `log_ratio_T` PRIME's
-    logp_prm - reference; per environment step: `step_reward_K`, `step_state_K`, `step_seq_K` and each token's step `step_T`.
+    logp_prm - reference; per environment step: `step_reward_K`, `step_state_K`, `step_seq_K` and each token's step `step_T`,
+    one of its own sequence.
+
+    Ids and shapes must line up for all sequences; values are looked at where a rule reads them, and never those of a dropped one.
 
     Example: Measured(reward_S=tensor([1., 0.]), group_S=tensor([7, 7]), seq_T=tensor([0, 0, 1]))
     """
@@ -50,16 +68,21 @@ class Measured:
 
     def __post_init__(self) -> None:
         check_packed(self.seq_T)
+        check_vector("Measured", reward_S=self.reward_S, group_S=self.group_S)
         check_same_shape("Measured", **self._given("reward_S", "group_S", "keep_S", "minibatch_S", "bootstrap_S", "length_S"))
         if self.keep_S is not None:
             check_flags("Measured", "keep_S", self.keep_S, self.group_S)
         check_same_shape("Measured", **self._given("seq_T", "kl_T", "value_T", "log_ratio_T", "step_T"))
         check_same_shape("Measured", **self._given("step_reward_K", "step_state_K", "step_seq_K"))
+        check_ids("Measured", **self._given("group_S", "minibatch_S", "step_state_K", "step_seq_K", "step_T"))
         check_index("Measured", "seq_T", self.seq_T, self.reward_S.shape[0])
         if self.step_seq_K is not None:
             check_index("Measured", "step_seq_K", self.step_seq_K, self.reward_S.shape[0])
             if self.step_T is not None:
                 check_index("Measured", "step_T", self.step_T, self.step_seq_K.shape[0])
+                _check_steps(self.step_T, self.step_seq_K, self.seq_T)
+        for name, value in self._given("seq_T", "step_seq_K", "step_T").items():
+            object.__setattr__(self, name, value.long())  # scatter takes no int32
 
     def _given(self, *names: str) -> dict[str, Tensor]:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
@@ -81,16 +104,44 @@ class Measured:
             return torch.ones_like(self.group_S, dtype=torch.bool)
         return self.keep_S
 
+    def measured(self, rule: object, name: str) -> Tensor:
+        """A per-token column that the rule reads; refuses an entry of a kept sequence that is not finite."""
+        value_T = self.need(rule, name)
+        check_scored(type(rule).__name__, name, value_T, self.kept_S()[self.seq_T])
+        return value_T
+
     def scored(self) -> Measured:
-        """The same with dropped sequences' rewards as 0, which nothing may depend on; refuses kept ones that are not finite."""
+        """The same with 0 for what dropped sequences hold, on which nothing may depend; refuses kept rewards that are not finite.
+
+        Their values stay: a dropped sequence's critic target is its own value.
+        """
         check_groups(self.reward_S, self.group_S, self.keep_S)
         if self.keep_S is None:
             return self
-        step_reward_K = self.step_reward_K
-        if step_reward_K is not None and self.step_seq_K is not None:
-            step_reward_K = torch.where(self.keep_S[self.step_seq_K], step_reward_K, torch.zeros_like(step_reward_K))
-        reward_S = torch.where(self.keep_S, self.reward_S, torch.zeros_like(self.reward_S))
-        return replace(self, reward_S=reward_S, step_reward_K=step_reward_K)
+        held: dict[str, Tensor] = {}
+        for name, keep in (
+            *((name, self.keep_S) for name in ("reward_S", "bootstrap_S", "length_S")),
+            *((name, self.keep_S[self.seq_T]) for name in ("kl_T", "log_ratio_T")),
+            *(() if self.step_seq_K is None else (("step_reward_K", self.keep_S[self.step_seq_K]),)),
+        ):
+            value: Tensor | None = getattr(self, name)
+            if value is not None:
+                held[name] = torch.where(keep, value, torch.zeros_like(value))
+        return replace(self, **held)
+
+
+def _check_steps(step_T: Tensor, step_seq_K: Tensor, seq_T: Tensor) -> None:
+    """Refuse a token whose step another sequence took."""
+    strange_T = step_seq_K[step_T.long()] != seq_T
+    if bool(strange_T.any()):
+        token = strange_T.nonzero().flatten().tolist()[0]
+        step = step_T.tolist()[token]
+        raise ObjectiveError(
+            "Measured.step_T must give each token a step of its own sequence",
+            got=f"token {token} of sequence {seq_T.tolist()[token]} at step {step} of sequence {step_seq_K.tolist()[step]}",
+            why="it would be credited with what another trajectory reached",
+            fix="number the steps of all sequences end to end, as step_seq_K does, and point step_T at those",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,26 +214,38 @@ def _standardized(rule: rules.MinibatchStandardized, batch: Measured) -> Tensor:
     signal_S = has_signal(batch.reward_S, batch.group_S, batch.keep_S)
     part_S = torch.zeros_like(batch.group_S) if batch.minibatch_S is None else batch.minibatch_S
     advantage_S = torch.zeros_like(centered_S)
+    noise_S = group_statistics(batch.reward_S, batch.group_S, batch.keep_S).noise_S
     number_S, parts = number_ids(part_S)
     for part in range(parts):
         chosen_S = (number_S == part) & signal_S
-        advantage_S = advantage_S + minibatch_standardized(centered_S, eps=rule.eps, ddof=rule.ddof, keep_S=chosen_S)
+        advantage_S = advantage_S + minibatch_standardized(
+            centered_S, eps=rule.eps, ddof=rule.ddof, keep_S=chosen_S, noise_S=noise_S
+        )
     return advantage_S
 
 
 def _per_sequence(rule: SequenceRule, batch: Measured) -> Credited:
     if isinstance(rule, rules.LeaveOneOut) and rule.kl_beta is not None:
-        batch = replace(batch, reward_S=_reward_with_kl(rule.kl_beta, batch.need(rule, "kl_T"), batch))
+        batch = replace(batch, reward_S=_reward_with_kl(rule.kl_beta, batch.measured(rule, "kl_T"), batch))
     advantage_S = _sequence_advantage(rule, batch)
     signal_S = has_signal(batch.reward_S, batch.group_S, batch.keep_S)
+    if isinstance(rule, rules.MinibatchStandardized):
+        signal_S = signal_S & _moved(advantage_S, batch.minibatch_S)
     return Credited(advantage_T=advantage_S[batch.seq_T], advantage_S=advantage_S, return_T=None, signal_S=signal_S)
+
+
+def _moved(advantage_S: Tensor, minibatch_S: Tensor | None) -> Tensor:
+    """Sequences whose minibatch holds an advantage other than 0: a group cut between minibatches can leave one without."""
+    part_S, parts = number_ids(torch.zeros_like(advantage_S, dtype=torch.int64) if minibatch_S is None else minibatch_S)
+    moved_S = (advantage_S != 0).to(torch.int64)
+    return torch.zeros(parts, dtype=torch.int64, device=part_S.device).index_add(0, part_S, moved_S)[part_S] > 0
 
 
 TokenRule = rules.Gae | rules.LengthAdaptiveGae | rules.BatchNormalized
 
 
 def _token_rewards(rule: TokenRule, reward_S: Tensor, batch: Measured) -> Tensor:
-    kl_T = None if rule.kl_beta is None else batch.need(rule, "kl_T").to(reward_S.dtype)
+    kl_T = None if rule.kl_beta is None else batch.measured(rule, "kl_T").to(reward_S.dtype)
     return token_rewards(reward_S, kl_T, batch.seq_T, beta=rule.kl_beta)
 
 
@@ -215,17 +278,18 @@ def _sequence_weighted(return_T: Tensor, kept_S: Tensor, rule: rules.BatchNormal
     mean_S = base_S + above_S / count_S.clamp(min=1)  # exactly the return where it is constant: no rounding to blow up
     stats = moments(mean_S, kept_S & (count_S > 0))
     scaled_T = (return_T - stats.mean) / (stats.std(ddof=rule.ddof) + rule.eps)
-    return torch.where(kept_S[batch.seq_T] & (stats.most != stats.least), scaled_T, torch.zeros_like(scaled_T))
+    return torch.where(kept_S[batch.seq_T] & ~stats.constant, scaled_T, torch.zeros_like(scaled_T))
 
 
 def _with_critic(rule: rules.Gae | rules.LengthAdaptiveGae, batch: Measured) -> Credited:
     """Actor and critic each with their own lambda; the targets come from unwhitened advantages.
 
-    A dropped sequence gets advantage 0 and, as target, its own value: nothing to learn from.
+    A dropped sequence gets advantage 0 and, as target, its own value, or 0 where that is not finite: nothing to learn from.
     """
-    value_T = batch.need(rule, "value_T").detach()
+    value_T = batch.measured(rule, "value_T").detach()
     kept_S = batch.kept_S()
     kept_T = kept_S[batch.seq_T]
+    value_T = torch.where(kept_T | value_T.isfinite(), value_T, torch.zeros_like(value_T))
     reward_T = _token_rewards(rule, batch.reward_S.to(value_T.dtype), batch)
 
     def estimate(lam: float | Tensor) -> Advantages:
@@ -264,7 +328,7 @@ def _step_groups(rule: rules.StepGroups, batch: Measured) -> Credited:
 
 
 def _implicit_process(rule: rules.ImplicitProcess | rules.ImplicitProcessCode, batch: Measured) -> Credited:
-    log_ratio_T = batch.need(rule, "log_ratio_T").to(batch.reward_S.dtype)
+    log_ratio_T = batch.measured(rule, "log_ratio_T").to(batch.reward_S.dtype)
     arguments = (log_ratio_T, batch.reward_S, batch.seq_T, batch.group_S)
     if isinstance(rule, rules.ImplicitProcess):
         advantage_T = implicit_process_paper(*arguments, beta=rule.beta, gamma=rule.gamma, keep_S=batch.keep_S)

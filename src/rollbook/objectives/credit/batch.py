@@ -1,6 +1,7 @@
 """Advantages normalised over a minibatch or a batch.
 
 Suffixes: S sequences, T tokens. The vector passed is the whole population: over several ranks, gather first or `merge` moments.
+Advantages are constants: they are detached, nothing here carries a gradient.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_flags, check_scored, check_std, check_tensor
-from rollbook.objectives.errors import ObjectiveError
+from rollbook.objectives.checks import check_ddof, check_flags, check_float, check_same_shape, check_scored, check_std
+from rollbook.objectives.credit.rounding import rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +40,20 @@ class Moments:
             most=torch.maximum(self.most, other.most),
         )
 
+    @property
+    def constant(self) -> Tensor:
+        """Whether the population is one value up to rounding, or empty: its std is rounding noise, and divides nothing."""
+        return ~(self.most - self.least > rounding(torch.maximum(self.most.abs(), self.least.abs())))
+
     def std(self, *, ddof: int) -> Tensor:
+        check_ddof("Moments.std", ddof)
         return (self.squares / (self.count - ddof).clamp(min=1)).sqrt()
 
 
 def moments(value: Tensor, keep: Tensor | None = None) -> Moments:
-    """Moments of the kept entries."""
+    """Moments of the kept entries; refuses one that is not finite."""
+    _check("moments", value, keep)
+    value = value.detach()
     kept = value if keep is None else value[keep]
     count = torch.tensor(float(kept.numel()), dtype=value.dtype, device=value.device)
     mean = kept.sum() / count.clamp(min=1)
@@ -53,19 +62,30 @@ def moments(value: Tensor, keep: Tensor | None = None) -> Moments:
     return Moments(count=count, mean=mean, squares=(kept - mean).square().sum(), least=least, most=most)
 
 
-def minibatch_standardized(advantage_S: Tensor, *, eps: float, ddof: int, keep_S: Tensor | None) -> Tensor:
-    """A / (std + eps) over the kept sequences of one minibatch (Magistral's second step); dropped ones, and equal ones, get 0.
+def minibatch_standardized(
+    advantage_S: Tensor, *, eps: float, ddof: int, keep_S: Tensor | None, noise_S: Tensor | None = None
+) -> Tensor:
+    """A / (std + eps) over the kept sequences of one minibatch (Magistral's second step); dropped ones get 0.
 
-    The minibatch's mean is not subtracted: the report only divides. With whole groups it is 0 and makes no difference; a group
-    cut between minibatches keeps its signs. Centre per group first. `keep_S` must exclude the groups without signal: their
-    zeros would shrink the std.
+    Centre per group first; `keep_S` must exclude the groups without signal, whose zeros would shrink the std. The minibatch's
+    mean is not subtracted. That is a reading [I]: accounts of the report also give (A - mean) / std. Over whole groups the mean
+    is 0 and both are one formula; members of a group cut between minibatches keep their signs here, and may lose them there.
+
+    A minibatch whose advantages are equal up to rounding gets exactly 0, as under the other reading: its std says nothing.
+    `noise_S` is what rounding may be (`GroupStatistics.noise_S`: centring leaves noise of the *rewards'* size); None: a few
+    units of the advantages themselves.
     """
     check_std("minibatch_standardized", eps, ddof)
     _check("minibatch_standardized", advantage_S, keep_S)
     stats = moments(advantage_S, keep_S)
     kept_S = torch.ones_like(advantage_S, dtype=torch.bool) if keep_S is None else keep_S
+    constant = stats.constant
+    if noise_S is not None:
+        check_same_shape("minibatch_standardized", noise_S=noise_S, advantage_S=advantage_S)
+        constant = constant | ~(stats.most - stats.least > noise_S[kept_S]).all()
+    advantage_S = advantage_S.detach()
     scaled_S = advantage_S / (stats.std(ddof=ddof) + eps)
-    return torch.where(kept_S & (stats.most != stats.least), scaled_S, torch.zeros_like(advantage_S))
+    return torch.where(kept_S & ~constant, scaled_S, torch.zeros_like(advantage_S))
 
 
 def batch_normalized(
@@ -73,22 +93,20 @@ def batch_normalized(
 ) -> Tensor:
     """(A - mean) / (std + eps) over the whole vector: tokens when given tokens, sequences when given sequences.
 
-    `population` are moments merged over ranks, in place of this vector's own. Equal values get exactly 0.
+    `population` are moments merged over ranks, in place of this vector's own. Values that are equal up to rounding get exactly 0.
     """
     check_std("batch_normalized", eps, ddof)
     _check("batch_normalized", advantage, keep)
+    advantage = advantage.detach()
     stats = moments(advantage, keep) if population is None else population
     zero = torch.zeros_like(advantage)
     standardized = (advantage - stats.mean) / (stats.std(ddof=ddof) + eps)
     kept = torch.ones_like(advantage, dtype=torch.bool) if keep is None else keep
-    return torch.where(kept & (stats.most != stats.least), standardized, zero)
+    return torch.where(kept & ~stats.constant, standardized, zero)
 
 
 def _check(who: str, advantage: Tensor, keep: Tensor | None) -> None:
-    check_tensor(who, "advantage", advantage)
-    if not advantage.is_floating_point():
-        got = str(advantage.dtype)
-        raise ObjectiveError(f"{who} needs float advantages", got=got, why="it divides by a std", fix="use .double()")
+    check_float(who, advantage=advantage)
     if keep is not None:
         check_flags(who, "keep", keep, advantage)
     check_scored(who, "advantage", advantage, keep)

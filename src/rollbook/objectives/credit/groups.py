@@ -1,7 +1,7 @@
-"""Advantages from rewards of the same group (prompt). Rewards are constants: nothing here carries a gradient.
+"""Advantages from rewards of the same group (prompt). Rewards are constants: they are detached, no advantage carries a gradient.
 
-Suffixes: S sequences, G groups. Group ids are any integers. A group whose rewards are all equal gets exactly 0, whatever
-floating-point noise its mean has; a sequence outside `keep_S` gets 0 and is left out of every statistic.
+Suffixes: S sequences, G groups. Group ids are any integers. A group whose rewards are equal up to rounding (`rounding`) gets
+exactly 0, whatever floating-point noise its mean has; a sequence outside `keep_S` gets 0 and is left out of every statistic.
 """
 
 from __future__ import annotations
@@ -11,19 +11,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_flags, check_scored, check_std, check_tensor
+from rollbook.objectives.checks import check_flags, check_ids, check_scored, check_std, check_tensor
 from rollbook.objectives.core import number_ids
+from rollbook.objectives.credit.rounding import ULPS, rounding
 from rollbook.objectives.errors import ObjectiveError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatistics:
-    """Per sequence: its group's size, mean and sum of squared deviations, and whether the group's rewards differ at all."""
+    """Per sequence: its group's size, mean and sum of squared deviations, and whether the group's rewards differ at all.
+
+    `noise_S`: how far apart two rewards that are as far from their groups' means may stand once the means are taken off.
+    """
 
     count_S: Tensor
     mean_S: Tensor
     squares_S: Tensor
     differs_S: Tensor
+    noise_S: Tensor
     kept_S: Tensor
 
 
@@ -32,7 +37,7 @@ def group_statistics(reward_S: Tensor, group_S: Tensor, keep_S: Tensor | None = 
     check_groups(reward_S, group_S, keep_S)
     kept_S = torch.ones_like(group_S, dtype=torch.bool) if keep_S is None else keep_S
     member_S, size = number_ids(group_S)
-    value_S = torch.where(kept_S, reward_S, torch.zeros_like(reward_S))
+    value_S = torch.where(kept_S, reward_S, torch.zeros_like(reward_S)).detach()
     zero_G = value_S.new_zeros(size)
     count_G = zero_G.index_add(0, member_S, kept_S.to(value_S.dtype))
     mean_G = zero_G.index_add(0, member_S, value_S) / count_G.clamp(min=1)
@@ -40,17 +45,19 @@ def group_statistics(reward_S: Tensor, group_S: Tensor, keep_S: Tensor | None = 
     squares_G = zero_G.index_add(0, member_S, off_S.square())
     most_G = torch.full_like(zero_G, -torch.inf).scatter_reduce(0, member_S[kept_S], value_S[kept_S], "amax")
     least_G = torch.full_like(zero_G, torch.inf).scatter_reduce(0, member_S[kept_S], value_S[kept_S], "amin")
+    largest_G = zero_G.scatter_reduce(0, member_S, value_S.abs(), "amax")
     return GroupStatistics(
         count_S=count_G[member_S],
         mean_S=mean_G[member_S],
         squares_S=squares_G[member_S],
-        differs_S=(most_G != least_G)[member_S],
+        differs_S=(most_G - least_G > rounding(largest_G))[member_S],
+        noise_S=rounding(largest_G, ulps=count_G + ULPS)[member_S],  # a mean of n is off by n/2 units at most, of either group
         kept_S=kept_S,
     )
 
 
 def has_signal(reward_S: Tensor, group_S: Tensor, keep_S: Tensor | None = None) -> Tensor:
-    """Whether the rewards of a sequence's group differ; False for dropped sequences and for groups of one."""
+    """Whether the rewards of a sequence's group differ by more than rounding; False for dropped sequences and groups of one."""
     stats = group_statistics(reward_S, group_S, keep_S)
     return stats.differs_S & stats.kept_S
 
@@ -58,6 +65,7 @@ def has_signal(reward_S: Tensor, group_S: Tensor, keep_S: Tensor | None = None) 
 def group_centered(reward_S: Tensor, group_S: Tensor, *, keep_S: Tensor | None = None) -> Tensor:
     """A = R - mean of the group. Adding a constant to a group changes nothing; a group's advantages sum to 0."""
     stats = group_statistics(reward_S, group_S, keep_S)
+    reward_S = reward_S.detach()
     return torch.where(stats.differs_S & stats.kept_S, reward_S - stats.mean_S, torch.zeros_like(reward_S))
 
 
@@ -95,7 +103,8 @@ def check_groups(reward_S: Tensor, group_S: Tensor, keep_S: Tensor | None) -> No
             why="one reward per sequence",
             fix="pass reward_S with one float per sequence",
         )
-    if group_S.shape != reward_S.shape or group_S.is_floating_point():
+    check_ids("credit", group_S=group_S)
+    if group_S.shape != reward_S.shape:
         raise ObjectiveError(
             "group_S must be one integer per sequence",
             got=f"{group_S.dtype} of shape {tuple(group_S.shape)} for {reward_S.shape[0]} rewards",

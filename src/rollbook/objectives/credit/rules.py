@@ -5,11 +5,12 @@ A record holds exactly the numbers of its rule; none has a default unless "not u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Literal
 
 from rollbook.objectives.checks import check_at_most, check_choice, check_not_negative, check_positive, check_share, check_std
 from rollbook.objectives.core import Unstated
+from rollbook.objectives.errors import ObjectiveError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,9 @@ class LeaveOneOut:
 class MinibatchStandardized:
     """Magistral: centre per group, then divide by the std of the minibatch's advantages; groups without signal are left out.
 
-    The report says "minibatch" and does not print `eps` or `ddof`; sequence weighting is an inference from its wording.
+    The report says "minibatch" and does not print `eps` or `ddof`; sequence weighting is an inference from its wording. Dividing
+    without taking off the minibatch's mean is a reading [I]: the two agree where minibatches hold whole groups, not where one is
+    cut. A minibatch whose advantages are equal up to rounding gets exactly 0 (`credit.minibatch_standardized`).
     """
 
     eps: float
@@ -130,9 +133,11 @@ class StepGroups:
         check_choice(type(self).__name__, "normalizer", self.normalizer, ("std", "one"))
         check_share(type(self).__name__, gamma=self.gamma)
         check_not_negative(type(self).__name__, omega=self.omega)
-        if self.normalizer == "std":
-            if self.eps is None or self.ddof is None:
-                raise Unstated(what="eps and ddof", known="normalizer std", missing=("eps", "ddof")).refuse("StepGroups")
+        if self.normalizer == "one":
+            check_unused("StepGroups", self.eps, self.ddof)
+        elif self.eps is None or self.ddof is None:
+            raise Unstated(what="eps and ddof", known="normalizer std", missing=("eps", "ddof")).refuse("StepGroups")
+        else:
             check_std(type(self).__name__, self.eps, self.ddof)
 
 
@@ -201,12 +206,51 @@ RULES: dict[str, type] = {
 def supply(unstated: Unstated, **numbers: object) -> Credit:
     """The rule a paper names, from its printed numbers and the ones you supply.
 
+    Refuses to change a number that the paper prints, one that the rule does not have, and to leave one out.
+
     Example: supply(Ppo().credit, lam_policy=0.95, lam_critic=0.95)
     """
+    if not isinstance(unstated, Unstated):
+        raise ObjectiveError(
+            "supply completes an Unstated credit",
+            got=repr(unstated),
+            why="a rule that is stated has all its numbers",
+            fix="pass the objective's default credit, or use this rule as it is",
+        )
     if unstated.known not in RULES:
         raise unstated.refuse("supply")
-    rule: Credit = RULES[unstated.known](**{**dict(unstated.printed), **numbers})
+    cls, printed = RULES[unstated.known], dict(unstated.printed)
+    settings = {field.name: field for field in fields(cls)}
+    changed = [name for name in printed if name in numbers and numbers[name] != printed[name]]
+    if changed:
+        raise ObjectiveError(
+            f"supply: {', '.join(changed)} is printed",
+            got=", ".join(f"{name} = {numbers[name]!r} for {printed[name]!r}" for name in changed),
+            why="with another number the paper's name would not be true",
+            fix=f"leave it out, or build your own rule with {cls.__name__}(...)",
+        )
+    strange = sorted(set(numbers) - set(settings))
+    missing = [name for name, field in settings.items() if field.default is MISSING and name not in {*numbers, *printed}]
+    if strange or missing:
+        raise ObjectiveError(
+            f"supply: these numbers do not complete {cls.__name__}",
+            got=f"unknown: {', '.join(strange) or 'none'}; missing: {', '.join(missing) or 'none'}",
+            why="the paper does not print them and rollbook does not invent numbers",
+            fix=f"give {', '.join(unstated.missing)}",
+        )
+    rule: Credit = cls(**{**printed, **numbers})
     return rule
+
+
+def check_unused(who: str, eps: object, ddof: object) -> None:
+    """Refuse numbers of the std where nothing is divided by one."""
+    if eps is not None or ddof is not None:
+        raise ObjectiveError(
+            f'{who} with normalizer = "one" takes no eps and no ddof',
+            got=f"eps = {eps!r}, ddof = {ddof!r}",
+            why="it divides by 1, and they would be ignored",
+            fix='leave them out, or set normalizer = "std"',
+        )
 
 
 def _check_kl(who: str, kl_beta: float | None) -> None:
