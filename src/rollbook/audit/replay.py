@@ -22,6 +22,7 @@ from rollbook.models.load import load_policy
 from rollbook.models.runtime import prepare
 from rollbook.models.tokenizer import load_tokenizer
 from rollbook.models.weights import load_into, published_hash, read_tensors, weight_hash
+from rollbook.objectives.errors import ObjectiveError
 from rollbook.records import (
     Batch,
     Credit,
@@ -321,7 +322,7 @@ class Replay:
 
 
 class _diverging:
-    """A step that diverges here and did not diverge in the run is a difference, not a crash."""
+    """A step that diverges or is refused here and was taken in the run is a difference, not a crash."""
 
     def __init__(self, ruler: Ruler):
         self.ruler = ruler
@@ -329,8 +330,8 @@ class _diverging:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, Diverged):
-            self.ruler.say("update", "a step was taken", "diverged", error.what)
+        if isinstance(error, Diverged | ObjectiveError):
+            self.ruler.say("update", "a step was taken", "diverged" if isinstance(error, Diverged) else "refused", error.what)
             return True
         return False
 
