@@ -11,9 +11,12 @@ import click
 
 from rollbook import __version__
 from rollbook.cli_audit import audit
+from rollbook.cli_checklist import checklist
+from rollbook.cli_claims import evidence
 from rollbook.cli_evidence import register as register_evidence
 from rollbook.cli_gate import gate
 from rollbook.cli_inspect import census, lineage, query
+from rollbook.cli_recipes import recipes
 from rollbook.cli_selftest import selftest
 from rollbook.records.errors import RollbookError, Stopped
 
@@ -68,15 +71,16 @@ def main() -> None:
 @click.argument("recipe", default="magistral-small")
 @click.option("--scale", default="lab", show_default=True, help="lab, tiny, or full (the true scale).")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a value; recorded as yours. Repeatable.")
+@click.option("--assume", type=click.Path(path_type=Path), help="Values for what is unknown; recorded as your inference.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder, must not exist. Default: runs/NAME-SCALE-seedN.")
 @click.pass_context
-def run(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...], out: Path | None) -> None:
+def run(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...], assume: Path | None, out: Path | None) -> None:
     """Run RECIPE, a built-in name or a YAML file (default: magistral-small)."""
     from rollbook.cli_output import check_new_run, show_start
     from rollbook.cli_progress import live_progress
-    from rollbook.recipes import load, resolve
+    from rollbook.recipes import assumed, load, resolve
 
-    resolved = resolve(load(recipe), scale, overrides)
+    resolved = resolve(load(recipe), scale, overrides, assumed.load(assume) if assume else None)
     folder = out or Path("runs") / f"{resolved.name}-{resolved.scale}-seed{resolved.settings.run.seed}"
     check_new_run(folder, resolved.settings.model)
     show_start(resolved, folder)
@@ -121,41 +125,11 @@ def report(run_folder: Path) -> None:
     click.echo(str(write_report(run_folder)))
 
 
-for command in (audit, census, lineage, query, selftest):
+for command in (audit, census, checklist, lineage, query, selftest):
     main.add_command(command)
-main.add_command(gate)
+for group in (evidence, gate, recipes):
+    main.add_command(group)
 register_evidence(main)
-
-
-@main.group(invoke_without_command=True)
-@click.pass_context
-def recipes(ctx: click.Context) -> None:
-    """List the built-in recipes; show or check one."""
-    if ctx.invoked_subcommand is None:
-        from rollbook.cli_output import show_recipes
-
-        show_recipes()
-
-
-@recipes.command("show")
-@click.argument("name")
-@click.option("--scale", default="full", show_default=True, help="lab, tiny, or full (the true scale).")
-def recipes_show(name: str, scale: str) -> None:
-    """Show every value of recipe NAME with its label and source."""
-    from rollbook.cli_output import show_recipe
-    from rollbook.recipes import load
-
-    show_recipe(load(name), scale)
-
-
-@recipes.command("check")
-@click.argument("file")
-def recipes_check(file: str) -> None:
-    """Check FILE (or a built-in name) at each of its scales."""
-    from rollbook.cli_output import check_recipe
-    from rollbook.recipes import load
-
-    check_recipe(load(file))
 
 
 def _finish(ctx: click.Context, folder: Path, code: int) -> None:

@@ -1,4 +1,4 @@
-"""What the command line checks before a run and what it prints: start tables, recipe lists and cards."""
+"""What the command line checks before a run and what it prints: start tables and tables of values."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from typing import Any
 
 import click
 
-from rollbook.recipes import Document, Entry, builtin_names, entries, load, resolve, unknowns
-from rollbook.recipes.overlay import scaled
-from rollbook.recipes.problems import Problems
 from rollbook.records.errors import LedgerError
 from rollbook.records.recipe import Pretrained, ResolvedRecipe, Tiny
 
@@ -69,47 +66,6 @@ def grouped(rows: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
         parent, _, name = path.rpartition(".")
         groups.setdefault((parent, reason), []).append(f"{name} {value}")
     return [(f"{parent}: {', '.join(items)}", reason) for (parent, reason), items in groups.items()]
-
-
-def show_recipes() -> None:
-    """The built-in recipes, one a line."""
-    documents = [load(name) for name in builtin_names()]
-    table("Recipes", ("name", "title", "subject"), [(document.name, document.title, document.subject) for document in documents])
-
-
-def show_recipe(document: Document, scale: str) -> None:
-    """A card: what it is, its stages, each value with label and source, what is unknown."""
-    problems = Problems()
-    settings = scaled(document, scale, problems)
-    problems.raise_any(document.file)
-    click.echo(f"{document.title}\n  name     {document.name}\n  subject  {document.subject}\n  source   {document.source}"
-               f"\n  scales   full, {', '.join(document.scales)}\n  stages   {' -> '.join(settings.get('stages', {}))}")
-    rows = [(path, *_described(entry)) for path, entry in entries(settings) if not path.endswith(".kind")]
-    table(f"Values at scale {scale}", ("value", "is", "label", "source or reason"), rows)
-    table("Disclosed, but no setting here", ("fact", "is", "label", "source"),
-          [(name, *_described(entry)) for name, entry in document.facts.items()])
-    left = sum(entry.unknown for _, entry in entries(settings))
-    click.echo(f"{left} of {len(rows)} values are not disclosed." if left else "Every value is given at this scale.")
-
-
-def _described(entry: Entry) -> tuple[str, str, str]:
-    about = entry.claim or entry.reason or (entry.note or "") + (f" (typical: {entry.typical})" if entry.typical else "")
-    if entry.scaled_from is not None:
-        about = f"scaled from {text(entry.scaled_from)}" + (f": {about}" if about else "")
-    return ("?" if entry.unknown else text(entry.value), entry.label or "-", about)
-
-
-def check_recipe(document: Document) -> None:
-    """Resolves the document at each of its scales; raises the first refusal, prints a line for each scale otherwise."""
-    for scale in document.scales:
-        recipe = resolve(document, scale)
-        click.echo(f"{document.name} {scale}: ok, {len(recipe.provenance)} values, {len(recipe.settings.stages)} stages")
-    left = len(unknowns(document, "full"))
-    if left:
-        click.echo(f"{document.name} full: {left} values are not disclosed (`rollbook recipes show {document.name}`)")
-    else:
-        resolve(document, "full")
-        click.echo(f"{document.name} full: ok")
 
 
 def text(value: Any) -> str:

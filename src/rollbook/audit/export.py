@@ -114,7 +114,7 @@ def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str], *, told
         raise LedgerError("this run cannot be released as a bundle", got="no recipe on record",
                           why="a bundle is there to be run again", fix="export a run that `rollbook run` made")
     with bundle_at(Path(out)) as writer:
-        source = Source(ledger=ledger, recipe=recipe, writer=writer, program=_program(ledger, writer, told))
+        source = Source(ledger=ledger, recipe=recipe, writer=writer, program=program(ledger, writer, told))
         writer.json(RECIPE, encode(recipe))
         writer.json(EXPECTED, expected(ledger))
         told("the log and the provenance of checkpoints")
@@ -148,7 +148,7 @@ def expected(ledger: Ledger) -> dict[str, Any]:
         "manifest": dict(ledger.manifest)}
 
 
-def _program(ledger: Ledger, writer: Writer, told: Told) -> str | None:
+def program(ledger: Ledger, writer: Writer, told: Told) -> str | None:
     """The package's files, if they are those that ran."""
     package = Path(rollbook.__file__).parent
     recorded = ledger.manifest.get("code", {}).get("source")

@@ -72,7 +72,7 @@ class Boundary:
 class Claim:
     """One checkable statement. U has no value; C has an `artifact`; I has `assumes`; R has `run`; every claim has a source.
 
-    `at` is its file, with its line where the file itself was read.
+    `at` is its file, with its line where the file itself was read. `objectives` are the classes that compute what it names.
 
     Example: Claim(id="mistral.magistral-small.epsilon_high", label="D", stage="rl", quantity="epsilon_high", says="...",
         release="magistral-small", model=None, scope=("magistral-small",), value=0.3, unit="number",
@@ -99,6 +99,7 @@ class Claim:
     not_for: tuple[Boundary, ...] = ()
     contradicts: tuple[str, ...] = ()
     supersedes: tuple[str, ...] = ()
+    objectives: tuple[str, ...] = ()
     note: str | None = None
 
     @property

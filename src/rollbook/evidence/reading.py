@@ -20,7 +20,8 @@ _RELEASE = {"name": str, "date": str, "models": list, "note": str}
 _SHARED = {"release": str, "model": str, "scope": list, "stage": str, "document": str, "section": str, "cites": list,
            "not_for": dict}
 _OWN = {"label": str, "says": str, "quantity": str, "value": object, "bound": str, "unit": str, "denominator": str,
-        "assumes": list, "artifact": dict, "check": object, "run": str, "contradicts": list, "supersedes": list, "note": str}
+        "assumes": list, "artifact": dict, "check": object, "run": str, "contradicts": list, "supersedes": list,
+        "objectives": list, "note": str}
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
 _QUANTITY = re.compile(r"[a-z][a-z0-9_]*")
 _DATE = re.compile(r"20\d\d(?:-(?:0[1-9]|1[0-2])(?:-(?:0[1-9]|[12]\d|3[01]))?)?")
@@ -174,7 +175,7 @@ def _claim(name: str, fields: Mapping[str, Any], papers: Mapping[str, str], path
 def _record(name: str, fields: Mapping[str, Any], papers: Mapping[str, str], shown: Config | Code | None, at: str) -> Claim:
     value, cites = fields.get("value"), fields.get("cites", ())
     given: dict[str, Any] = {key: fields[key] for key in ("bound", "unit", "denominator", "run", "note") if key in fields}
-    given |= {key: tuple(fields[key]) for key in ("assumes", "contradicts", "supersedes") if key in fields}
+    given |= {key: tuple(fields[key]) for key in ("assumes", "contradicts", "supersedes", "objectives") if key in fields}
     return Claim(
         id=name, label=fields["label"], stage=fields["stage"], says=fields["says"], release=fields["release"], at=at,
         quantity=fields.get("quantity", name.rpartition(".")[2]), model=fields.get("model"), artifact=shown,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rollbook.evidence import index
-from rollbook.evidence.claims import Claim, Release, covers, interval
-from rollbook.evidence.consistency import problems
+from rollbook.evidence.agreement import UNSTATED, agrees
+from rollbook.evidence.claims import Claim, Release, covers
 from rollbook.evidence.errors import EvidenceError, raise_any
-from rollbook.evidence.reading import read
 from rollbook.evidence.vocabulary import LABELS
 from rollbook.records.codec import nearest
 
@@ -59,20 +59,44 @@ class Registry:
         wanted = self.release(release)
         yield from (claim for name in self.ids if covers(claim := self.claim(name), wanted))
 
-    def cite(self, name: str, *, release: str, label: str, value: Any = None) -> Claim:
+    def cite(self, name: str, *, release: str, label: str, value: Any = UNSTATED) -> Claim:
         """The claim, where a value with this label may cite it for this release; raises EvidenceError where it may not."""
         claim, wanted = self.claim(name), self.release(release)
         if not covers(claim, wanted):
-            raise _out_of_scope(claim, wanted, self.releases[claim.release])
+            raise self.out_of_scope(claim, wanted)
         if label not in CITABLE or claim.label != label:
             fix = f"use label {claim.label}" if claim.label in CITABLE else "use I with a reason, or leave it unknown"
             raise EvidenceError(f"claim {name} is cited as {label} but is {claim.label}", got=LABELS[claim.label],
                                 why="a value is as well known as what it cites, no better", fix=fix)
-        if not agrees(claim, value):
+        if value is not UNSTATED and not agrees(claim, value):
             raise EvidenceError(f"claim {name} has another value", got=f"{value!r} against {claim.bound} {claim.value!r}",
                                 why=f"{claim.says} ({claim.at})",
                                 fix="write the source's value, or label the changed one I with a reason")
+        for other in self.rivals(claim):
+            if other.label in CITABLE and covers(other, wanted):
+                raise EvidenceError(f"claim {name} is contradicted by {other.id}", got=f"{claim.value!r} against {other.value!r}",
+                                    why=f"the sources of {wanted.subject} do not agree, so it is not known which holds",
+                                    fix="label the value I and say in `reason:` which source is followed")
         return claim
+
+    def out_of_scope(self, claim: Claim, wanted: Release) -> EvidenceError:
+        """The refusal of a claim for a release it does not speak of; names the release it belongs to."""
+        return _out_of_scope(claim, wanted, self.releases[claim.release])
+
+    def rivals(self, claim: Claim) -> Iterator[Claim]:
+        """The claims that contradict this one, whichever of the two says so."""
+        yield from (self.claim(name) for name in sorted(self._rivals.get(claim.id, ())))
+
+    @functools.cached_property
+    def _rivals(self) -> Mapping[str, set[str]]:
+        found: dict[str, set[str]] = defaultdict(set)
+        for name, claim in list(self._claims.items()):
+            if isinstance(claim, str) and '"contradicts":' not in claim:
+                continue        # a compiled claim without the field; making records of all would take too long
+            for other in self.claim(name).contradicts:
+                found[name].add(other)
+                found[other].add(name)
+        return found
 
     def check_runs(self, has_run: Callable[[str], bool]) -> None:
         """Refuses every R claim whose run `has_run` does not know."""
@@ -80,16 +104,6 @@ class Registry:
         raise_any([EvidenceError(f"{claim.at}: {claim.id} names a run that is not in the ledger", got=repr(claim.run),
                                  why="what was reproduced here can be shown here", fix="run it again, or change the label")
                    for claim in claims if not has_run(str(claim.run))])
-
-
-def agrees(claim: Claim, value: Any) -> bool:
-    """Whether a recipe's value is what the claim says. Texts are not compared: a recipe names its own stages and files."""
-    wanted = interval(claim)
-    if isinstance(value, bool) or isinstance(claim.value, bool):
-        return not (isinstance(value, bool) and isinstance(claim.value, bool)) or value == claim.value
-    if wanted is None or not isinstance(value, int | float):
-        return True
-    return wanted[0] <= value <= wanted[1]
 
 
 def _out_of_scope(claim: Claim, wanted: Release, owner: Release) -> EvidenceError:
@@ -102,6 +116,9 @@ def _out_of_scope(claim: Claim, wanted: Release, owner: Release) -> EvidenceErro
 
 def read_folder(folder: Path) -> Registry:
     """The claims of every YAML file of a folder. Raises EvidenceError with every problem, each with file and line."""
+    from rollbook.evidence.consistency import problems  # only who changes claims reads their files
+    from rollbook.evidence.reading import read
+
     found: list[EvidenceError] = []
     laboratories = [read(file.read_text(encoding="utf-8"), file.name, found) for file in sorted(folder.glob("*.yaml"))]
     raise_any(found)

@@ -18,8 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from rollbook.models.architecture import Architecture, to_config
 from rollbook.models.layout import Layout
 
-
-SHORT = 1 << 23        # scores that are written out (32 MiB of fp32 a layer): for short sequences a fused kernel's backward is slower
+SHORT = 1 << 23        # scores that are written out (32 MiB of fp32 a layer): for short ones a fused kernel's backward is slower
 
 
 class Norm(nn.Module):

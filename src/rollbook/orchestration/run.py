@@ -207,7 +207,7 @@ def _check_supported(settings: Settings) -> None:
                               fix=f"--set stages.{name}.max_policy_age=0")
         if isinstance(stage, PolicyGradient) and _restricted(stage.sampling):
             raise RecipeError(f"stages.{name}.sampling must draw from all ids to be trained on", got=str(stage.sampling),
-                              why="the engine's log-probs would be over the kept ids and the trainer's over all: every ratio biased",
+                              why="the engine's log-probs would be over the kept ids, the trainer's over all: every ratio biased",
                               fix=f"--set stages.{name}.sampling.top_p=1 --set stages.{name}.sampling.top_k=0 "
                                   f"--set stages.{name}.sampling.min_p=0")
 

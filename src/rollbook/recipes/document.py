@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rollbook.evidence.registry import Registry, builtin
+from rollbook.recipes import citations
+from rollbook.recipes.citations import Cited
 from rollbook.recipes.problems import Problems
 from rollbook.recipes.values import Entry, Reading, Tree, tree
 from rollbook.recipes.yamltext import Parsed, parse
@@ -51,14 +54,17 @@ def builtin_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in BUILTIN.glob("*.yaml")))
 
 
-def load(name_or_path: str | Path) -> Document:
-    """The document of a built-in name or of a YAML file. Raises RecipeError with every problem of the document."""
+def load(name_or_path: str | Path, registry: Registry | None = None) -> Document:
+    """The document of a built-in name or of a YAML file. Raises RecipeError with every problem of the document.
+
+    Values that are called known are held against `registry`, the claims of the package where none is given.
+    """
     path = _locate(str(name_or_path))
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"recipe file {path} cannot be read", got=str(error), fix="give a readable UTF-8 YAML file") from None
-    return read(text, path.name)
+    return read(text, path.name, registry)
 
 
 def _locate(name: str) -> Path:
@@ -74,8 +80,8 @@ def _locate(name: str) -> Path:
                       fix=f"nearest names: {nearest(name, list(builtin_names()))}; `rollbook recipes` lists all")
 
 
-def read(text: str, source: str) -> Document:
-    """The document of a YAML text."""
+def read(text: str, source: str, registry: Registry | None = None) -> Document:
+    """The document of a YAML text; see `load`."""
     parsed = parse(text, source)
     body = parsed.value
     if not isinstance(body, Mapping):
@@ -94,6 +100,12 @@ def read(text: str, source: str) -> Document:
     for name, item in facts.items():
         if not isinstance(item, Entry):
             reading.refuse(f"facts.{name}", f"facts.{name} must be one labelled value", got="a mapping")
+    if isinstance(body.get("subject"), str):
+        subject = citations.Subject(release=body["subject"], source=source, line=reading.line("subject"), problems=problems)
+        overlays = (Cited(tree=overlay.changes, prefix=f"scales.{name}.") for name, overlay in scales.items())
+        parts = (Cited(tree=settings), *overlays, Cited(tree=facts, prefix="facts.", facts=True))
+        citations.check(parts, subject, lambda: registry or builtin())
+        citations.check_objectives(settings, subject)
     problems.raise_any(source)
     return Document(**{key: body[key] for key in _TEXTS}, file=source, settings=settings, scales=scales, facts=facts)
 

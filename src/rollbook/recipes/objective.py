@@ -68,6 +68,8 @@ def _missing_reason(name: str, rule: Mapping[str, Any]) -> str:
     unstated = rule.get("x-unstated")
     if unstated is None:
         return f"{name} needs it"
+    if not unstated["missing"]:
+        return f"{name} needs it, and the paper leaves it open" + (f": {unstated['known']}" if unstated["known"] else "")
     return f"the paper prints {unstated['known'] or 'no rule'} without {', '.join(unstated['missing'])}"
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from rollbook.recipes.document import Document
 from rollbook.recipes.problems import Problems
-from rollbook.recipes.values import DISCLOSED, Entry, Reading, Tree, entries, map_entries, tree
+from rollbook.recipes.values import DISCLOSED, OBJECTIVE_KIND, Entry, Reading, Tree, entries, map_entries, tree
 from rollbook.recipes.yamltext import join, parse
 from rollbook.records.codec import TAG, nearest
 from rollbook.records.errors import RecipeError
@@ -62,20 +62,26 @@ class Layer:
         return map_entries(new, lambda name, entry: self._replace(old, entry, join(path, name)))
 
     def _replace(self, old: Entry | None, new: Entry, path: str) -> Entry:
-        if old is None or path.endswith(f".{TAG}"):
+        if path.endswith(OBJECTIVE_KIND) and old is None and new.label is None:
+            return self._chosen(new, path)
+        if old is None or (path.endswith(f".{TAG}") and not path.endswith(OBJECTIVE_KIND)):
             return new
         if _equal(old.value, new.value) and not old.unknown and new.label is None:
             return dataclasses.replace(old, origin="user") if new.origin == "user" else old
-        true = old.scaled_from if old.scaled_from is not None else old.value if old.label in DISCLOSED else None
+        sourced = old.label in DISCLOSED or (old.label == "I" and old.claim is not None)
+        true = old.scaled_from if old.scaled_from is not None else old.value if sourced else None
         origin_value = new.scaled_from if new.scaled_from is not None else true
         new = dataclasses.replace(new, scaled_from=None if _equal(origin_value, new.value) else origin_value)
         if new.label is not None or old.label not in ("U", "I"):
             return new
-        if new.origin == "user":
-            return dataclasses.replace(new, label="I", reason="supplied by the user", note=old.note)
-        if self.because:
-            return dataclasses.replace(new, label="I", reason=self.because, note=old.note)
-        self._refuse(new, f"{path} replaces a value labelled {old.label} without saying why", got=repr(new.value),
+        return self._chosen(dataclasses.replace(new, note=old.note), path, f"replaces a value labelled {old.label}")
+
+    def _chosen(self, new: Entry, path: str, how: str = "is an objective of its own") -> Entry:
+        """A value that no source gives, as the inference of whoever wrote the layer."""
+        reason = "supplied by the user" if new.origin == "user" else self.because
+        if reason:
+            return dataclasses.replace(new, label="I", reason=reason)
+        self._refuse(new, f"{path} {how} without saying why", got=repr(new.value),
                      why="the source does not give this value, so it is somebody's inference",
                      fix="label it I with a reason, or give the scale a `because:`")
         return new

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, get_args, get_type_hints
 
 from rollbook.recipes import objective, overlay, validate
+from rollbook.recipes.assumed import Assumptions, supplied
 from rollbook.recipes.document import Document
 from rollbook.recipes.problems import Problems
-from rollbook.recipes.values import Entry, Tree, entries, plain
+from rollbook.recipes.values import OBJECTIVE_KIND, Entry, Tree, entries, plain
 from rollbook.recipes.yamltext import join
 from rollbook.records import graph
 from rollbook.records.codec import TAG, decode, nearest
@@ -20,16 +21,18 @@ from rollbook.records.recipe import Provenance, ResolvedRecipe, Scale, Settings,
 SCALES: tuple[str, ...] = get_args(Scale)
 
 
-def resolve(document: Document, scale: str, overrides: Sequence[str] = ()) -> ResolvedRecipe:
+def resolve(document: Document, scale: str, overrides: Sequence[str] = (), assumed: Assumptions | None = None) -> ResolvedRecipe:
     """Every value in force with its provenance; raises RecipeError with all problems of the first kind that has any.
 
-    The kinds, in order: overrides and labels, undisclosed values, types, combinations.
+    The kinds, in order: assumptions, overrides and labels, undisclosed values, types, combinations.
     """
     subject = f"recipe {document.name} at scale {scale}"
     if scale not in SCALES:
         raise RecipeError("unknown scale", got=repr(scale), fix=f"nearest names: {nearest(scale, list(SCALES))}")
     problems = Problems()
     settings = overlay.scaled(document, scale, problems)
+    if assumed is not None:
+        settings = supplied(settings, assumed, problems)
     settings = overlay.overridden(settings, overrides, objective.fields(), problems)
     problems.raise_any(subject)
     _refuse_unknown(settings, subject, document.scales)
@@ -60,7 +63,8 @@ def _refuse_unknown(settings: Tree, subject: str, smaller: Iterable[str]) -> Non
             for path, entry in missing]
     raise RecipeError("\n".join([f"{subject} cannot start: {len(missing)} values are not disclosed", *rows]),
                       why="what is not known is not invented; a value you supply is recorded as yours",
-                      fix=" or ".join(["add --set PATH=VALUE for each", *(f"use --scale {scale}" for scale in smaller)]))
+                      fix=" or ".join(["add --set PATH=VALUE for each", "give them in a file with --assume FILE",
+                                       *(f"use --scale {scale}" for scale in smaller)]))
 
 
 def _decoded(settings: Tree, source: str, problems: Problems) -> Settings | None:
@@ -100,7 +104,7 @@ def _misfit(error: CodecError, settings: Tree, source: str, problems: Problems) 
     for word in re.findall(r"[\w.\-]+", error.what):
         entry = known.get(word)
         if entry is not None:
-            where = "--set" if entry.origin == "user" else f"{source}:{entry.line}" if entry.line else source
+            where = f"{entry.file}:{entry.line}" if entry.line else entry.file or source
             break
     else:
         where = source
@@ -111,7 +115,7 @@ def _provenance(settings: Tree, decoded: Settings) -> dict[str, Provenance]:
     """Provenance of every value by dotted path; a value that only its type's default gives is the recipe's."""
     written = {path: Provenance(origin=entry.origin, label=entry.label, claim=entry.claim, reason=entry.reason,
                                 scaled_from=entry.scaled_from)
-               for path, entry in entries(settings) if not path.endswith(f".{TAG}")}
+               for path, entry in entries(settings) if not path.endswith(f".{TAG}") or path.endswith(OBJECTIVE_KIND)}
     defaults = {path: Provenance(origin="recipe", label=None) for path in leaves(decoded) if path not in written}
     return {**written, **defaults}
 

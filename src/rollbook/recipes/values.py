@@ -17,7 +17,8 @@ LABELS: tuple[str, ...] = get_args(Label)
 DISCLOSED = frozenset({"D", "C", "R"})
 Origin = Literal["recipe", "overlay", "user"]
 _FIELDS = ("value", "values", "label", "claim", "reason", "scaled_from", "note", "typical")
-_NEEDS = {"D": "claim", "C": "claim", "R": "claim", "I": "reason", "U": "note"}
+OBJECTIVE_KIND = ".objective.kind"  # a stage's objective: the one `kind` that is a statement about the release
+_NEEDS = {"D": ("claim",), "C": ("claim",), "R": ("claim",), "I": ("reason",), "U": ("note", "typical")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Entry:
     scaled_from: Plain = None
     origin: Origin = "recipe"
     line: int | None = None
+    file: str | None = None
 
     @property
     def unknown(self) -> bool:
@@ -69,7 +71,7 @@ class Reading:
 def tree(document: Any, path: str, reading: Reading) -> Any:
     """The tree (or the one entry) of a parsed document; dotted keys are nested, labels are checked."""
     if not isinstance(document, Mapping):
-        return Entry(value=document, origin=reading.origin, line=reading.line(path))
+        return Entry(value=document, origin=reading.origin, line=reading.line(path), file=reading.source)
     if "label" in document or "value" in document:
         return _labelled(document, path, reading)
     branches: Tree = {}
@@ -104,12 +106,13 @@ def _labelled(document: Mapping[str, Any], path: str, reading: Reading) -> Any:
         reading.refuse(path, f"{path} has an unknown label", got=repr(label),
                        why="a value is D disclosed, C confirmed artifact, R reproduced here, I inference or U unknown",
                        fix=f"use one of {', '.join(LABELS)}, or write the value plainly")
-        return Entry(value=document.get("value"), origin=reading.origin, line=reading.line(path))
+        return Entry(value=document.get("value"), origin=reading.origin, line=reading.line(path), file=reading.source)
     _check_label(document, path, reading)
     about = {key: document.get(key) for key in ("claim", "reason", "note", "typical", "scaled_from")}
     if "values" in document:
         return _group(document, path, {**about, "label": label}, reading)
-    return Entry(value=document.get("value"), label=label, origin=reading.origin, line=reading.line(path), **about)
+    return Entry(value=document.get("value"), label=label, origin=reading.origin, line=reading.line(path), file=reading.source,
+                 **about)
 
 
 def _group(document: Mapping[str, Any], path: str, about: Mapping[str, Any], reading: Reading) -> Any:
@@ -119,18 +122,24 @@ def _group(document: Mapping[str, Any], path: str, about: Mapping[str, Any], rea
     if isinstance(branches, Entry):
         reading.refuse(path, f"{path}.values must be a mapping of values", got=repr(branches.value), fix="write `value:`")
         return branches
-    return map_entries(branches, lambda name, entry: entry if entry.label or name.endswith("kind")
+    return map_entries(branches, lambda name, entry: entry if entry.label or _structural(join(path, name))
                        else dataclasses.replace(entry, **about))
+
+
+def _structural(path: str) -> bool:
+    """Whether the value says which record a mapping is, not what a source says."""
+    return path.endswith("kind") and not path.endswith(OBJECTIVE_KIND)
 
 
 def _check_label(document: Mapping[str, Any], path: str, reading: Reading) -> None:
     label = str(document["label"])
-    need = _NEEDS[label]
-    if not isinstance(document.get(need), str) or not document[need].strip():
-        why = {"claim": "a disclosed value is one that a named source states",
-               "reason": "an inference without its reason is an invention",
-               "note": "whoever supplies the value must know what it means"}[need]
-        reading.refuse(path, f"{path} has label {label} but no {need}", why=why, fix=f"add `{need}:`")
+    for need in _NEEDS[label]:
+        if not isinstance(document.get(need), str) or not document[need].strip():
+            why = {"claim": "a disclosed value is one that a named source states",
+                   "reason": "an inference without its reason is an invention",
+                   "note": "whoever supplies the value must know what it means",
+                   "typical": "whoever supplies the value must know what is usual"}[need]
+            reading.refuse(path, f"{path} has label {label} but no {need}", why=why, fix=f"add `{need}:`, a text")
     if label == "U" and ("value" in document or "values" in document):
         reading.refuse(path, f"{path} has label U and a value", got=repr(document.get("value", "values")),
                        why="an unknown value is not known", fix="remove the value, or label it I with its reason")

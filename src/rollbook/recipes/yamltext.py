@@ -1,33 +1,15 @@
-"""YAML as recipes mean it: YAML 1.2 scalars (`1e-5` is a number, `no` a word), no duplicate keys, a line for every path."""
+"""YAML as recipes mean it: the claims' rules, and dotted paths, so that nested and dotted keys name one setting."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
+from rollbook.evidence import yamltext
 from rollbook.records.errors import RecipeError
 
-MERGE = "<<"  # `<<: *other` fills in the keys of another mapping that are not written here
-_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _Loader(_Base):  # type: ignore[misc]
-    """The C parser with the scalar rules below instead of YAML 1.1's."""
-
-
-_Loader.yaml_implicit_resolvers = {}
-for _tag, _pattern, _first in (
-    ("bool", r"^(?:true|false)$", "tf"),
-    ("int", r"^[-+]?(?:0|[1-9][0-9_]*)$", "-+0123456789"),
-    ("float", r"^[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$", "-+.0123456789"),
-    ("null", r"^(?:~|null|)$", ["~", "n", ""]),
-):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
-_Loader.add_constructor("tag:yaml.org,2002:float", lambda _, node: float(node.value.replace("_", "")))
+_RECIPE = yamltext.Dialect(name="a recipe", refusal=RecipeError, merges=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,48 +23,10 @@ class Parsed:
 def parse(text: str, source: str) -> Parsed:
     """The document of a YAML text; `source` names it in errors.
 
-    Example: parse("a: {b: 1e-5}", "x.yaml").value == {"a": {"b": 1e-05}}
+    Example: parse("a: {b: 1e-5}", "x.yaml") == Parsed(value={"a": {"b": 1e-05}}, lines={"a": 1, "a.b": 1})
     """
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        lines: dict[str, int] = {}
-        value = None if node is None else _construct(loader, node, "", lines, source)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{source}:{mark.line + 1}" if mark else source
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise RecipeError(f"{where}: not valid YAML", got=str(problem),
-                          fix="check quotes, colons and indentation at that line") from None
-    except RecursionError:
-        raise RecipeError(f"{source}: not a recipe", got="an anchor that contains itself", fix="remove the alias") from None
-    finally:
-        loader.dispose()
-    return Parsed(value=value, lines=lines)
-
-
-def _construct(loader: Any, node: yaml.Node, path: str, lines: dict[str, int], source: str) -> Any:
-    if isinstance(node, yaml.ScalarNode):
-        return loader.construct_object(node)
-    if isinstance(node, yaml.SequenceNode):
-        return [_construct(loader, item, f"{path}[{index}]", lines, source) for index, item in enumerate(node.value)]
-    if node.tag != "tag:yaml.org,2002:map":
-        raise RecipeError(f"{source}:{node.start_mark.line + 1}: a recipe has no tags", got=str(node.tag), fix="remove the tag")
-    mapping: dict[str, Any] = {}
-    merged: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        if key_node.value == MERGE:
-            if not isinstance(value_node, yaml.MappingNode):
-                raise RecipeError(f"{source}:{key_node.start_mark.line + 1}: `<<` must be one mapping", fix="write `<<: *name`")
-            merged = _construct(loader, value_node, path, lines, source)
-            continue
-        key, line = str(key_node.value), key_node.start_mark.line + 1
-        if key in mapping:
-            raise RecipeError(f"{source}:{line}: key {join(path, key)} is written twice", why="one of the two would be ignored",
-                              fix="keep one")
-        lines[join(path, key)] = line
-        mapping[key] = _construct(loader, value_node, join(path, key), lines, source)
-    return {**merged, **mapping}
+    parsed = yamltext.parse(text, source, _RECIPE)
+    return Parsed(value=parsed.value, lines={".".join(map(str, path)): line for path, line in parsed.lines.items()})
 
 
 def join(path: str, key: str) -> str:

@@ -16,7 +16,8 @@ Scale = Literal["full", "lab", "tiny"]
 class Provenance:
     """Why a value is what it is. `origin` is the layer that set it: the recipe, its scale overlay, the user.
 
-    D and C cite `claim`, I gives `reason`, U has no value. `scaled_from` is the true-scale value a smaller one replaces.
+    D, C and R cite `claim`, I gives `reason` and may name the claim it is drawn from, U has no value. `scaled_from` is the
+    true-scale value a smaller one replaces.
     """
 
     origin: Literal["recipe", "overlay", "user"]

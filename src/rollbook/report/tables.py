@@ -11,6 +11,7 @@ from typing import Any
 
 from rollbook.ledger import RecordTable, TraceTable
 from rollbook.records import Census, PolicyVersion, ResolvedRecipe, Selection, StageEnd
+from rollbook.records.recipe import Provenance
 from rollbook.report.facts import Facts
 from rollbook.report.text import ABSENT, number, percent, setting, short, size
 
@@ -115,12 +116,12 @@ class RecipeTables:
 def recipe_tables(recipe: ResolvedRecipe) -> RecipeTables:
     """Every value in force with where it comes from."""
     found = [(path, setting(value), recipe.provenance.get(path)) for path, value in leaves(recipe.settings)]
-    scaled = [(path, value, setting(p.scaled_from), p.reason or p.claim or "the size of this scale") for path, value, p in found
+    scaled = [(path, value, setting(p.scaled_from), _why(p) or "the size of this scale") for path, value, p in found
               if p and p.scaled_from is not None]
     inferred = _grouped((path, value, p.origin, p.reason or ABSENT) for path, value, p in found if p and p.label == "I")
     own = [(path, value, LABELS[p.label] if p.label else "choice") for path, value, p in found if p and p.origin == "user"]
     every = [(path, value, LABELS[p.label] if p and p.label else "choice", p.origin if p else ABSENT,
-              (p.claim or p.reason or "") if p else "", setting(p.scaled_from) if p and p.scaled_from is not None else "")
+              _why(p) if p else "", setting(p.scaled_from) if p and p.scaled_from is not None else "")
              for path, value, p in found]
     counts = Counter(row[2] for row in every)
     return RecipeTables(
@@ -129,6 +130,11 @@ def recipe_tables(recipe: ResolvedRecipe) -> RecipeTables:
         inferences=sum(bool(p and p.label == "I") for _, _, p in found),
         every=table(("value", "is", "label", "origin", "claim or reason", "scaled from"), every),
         labels=tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))))
+
+
+def _why(about: Provenance) -> str:
+    """The reason of an inference, the claim of a citation, or both where an inference names the claim it is drawn from."""
+    return "; drawn from ".join(part for part in (about.reason, about.claim) if part)
 
 
 def _grouped(rows: Iterable[tuple[str, str, str, str]]) -> list[tuple[str, ...]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
 from rollbook import cli_progress
 from rollbook.cli import main
 from rollbook.cli_output import grouped, text
-from rollbook.recipes import load, unknowns
+from rollbook.cli_recipes import pipeline
+from rollbook.recipes import Entry, load, unknowns
+from rollbook.recipes.document import BUILTIN
 
 
 def shown(*words: str) -> str:
@@ -23,10 +27,25 @@ def test_recipes_lists_the_built_in_ones() -> None:
 
 def test_a_card_shows_each_value_with_label_and_source_and_what_is_unknown() -> None:
     lines = {line.split()[0]: line.split() for line in shown("recipes", "show", "magistral-small").splitlines() if line.strip()}
-    assert lines["stages.rl.objective.high"][1:] == ["0.3", "D", "mistral.magistral-small.epsilon_high"]
-    assert lines["stages.rl.per_task"][1:3] == ["?", "U"]
+    assert lines["stages.rl.objective.high"][1:] == ["0.3", "D", "mistral.magistral-small.epsilon_high", "(case-study", "6.9)"]
+    assert lines["stages.rl.objective.kind"][1:4] == ["Magistral", "D", "mistral.magistral.objective"]
+    assert lines["stages.rl.per_task"][1:] == "responses per prompt, the group size G 8 to 16".split()
     assert lines["batch_sequences"][1:3] == ["2048", "D"]
     assert f"{len(unknowns(load('magistral-small'), 'full'))} of" in shown("recipes", "show", "magistral-small").splitlines()[-1]
+
+
+def test_a_card_draws_the_pipeline_below_the_policies_it_starts_from() -> None:
+    lines = shown("recipes", "show", "magistral-small", "--scale", "tiny").split("Pipeline:\n")[1].split("\n\n")[0].splitlines()
+    assert lines == ["  start: the initial model", "  ├─ cold_start: Sft",
+                     "  │  ├─ rl: PolicyGradient by Magistral, on the tasks of select",
+                     "  │  │  └─ final_eval: Evaluate, compared with cold_eval",
+                     "  │  ├─ cold_eval: Evaluate, compared with start_eval", "  │  └─ select: PassRate",
+                     "  └─ start_eval: Evaluate"]
+
+
+def test_a_card_shows_what_the_sources_say_to_be_unknown_of_the_release() -> None:
+    assert "Unknown of Magistral Small (2025-06):" in shown("recipes", "show", "magistral-small")
+    assert "mistral.magistral-small.learning_rate" in shown("recipes", "show", "magistral-small")
 
 
 def test_a_card_at_a_smaller_scale_shows_what_was_scaled() -> None:
@@ -38,6 +57,24 @@ def test_a_card_at_a_smaller_scale_shows_what_was_scaled() -> None:
 def test_check_prints_one_line_for_each_scale() -> None:
     lines = shown("recipes", "check", "magistral-small").splitlines()
     assert [line.split(":")[0] for line in lines] == [f"magistral-small {scale}" for scale in ("lab", "tiny", "full")]
+
+
+def test_check_takes_several_recipes_and_all_are_checked_before_one_is_refused(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text((BUILTIN / "magistral-small.yaml").read_text().replace("high: {value: 0.3,", "high: {value: 0.28,"))
+    result = CliRunner().invoke(main, ["recipes", "check", str(broken), "magistral-small"])
+    assert result.exit_code == 2
+    assert "magistral-small tiny: ok" in result.output
+    assert "claim mistral.magistral-small.epsilon_high has another value, got 0.28 against exact 0.3" in result.stderr
+    assert "magistral-small lab: ok" in shown("recipes", "check", "--all")
+    assert "nothing to check" in CliRunner().invoke(main, ["recipes", "check"]).stderr
+
+
+def test_a_policy_that_is_not_disclosed_has_a_place_in_the_pipeline() -> None:
+    unknown = Entry(value=None, label="U")
+    stage = {"kind": Entry(value="PolicyGradient"), "policy": unknown, "objective": unknown}
+    assert list(pipeline({"rl": stage})) == ["a policy that is not disclosed",
+                                             "└─ rl: PolicyGradient by an objective that is not disclosed"]
 
 
 def test_values_of_one_parent_and_one_reason_share_a_row() -> None:

@@ -18,6 +18,19 @@ from click.testing import CliRunner, Result
 from rollbook.cli import main
 from rollbook.records import Diverged, ResolvedRecipe
 
+SUPPLIED = {  # a value for everything that the true scale leaves unknown
+    "tasks.families.math.generator": "chain_sum", "tasks.families.math.weight": 0.5, "tasks.families.code.generator": "chain_sum",
+    "tasks.families.code.weight": 0.5, "tasks.system_prompt": "think", "tasks.max_tokens": 40960,
+    "reward.length_max": 36864, "reward.length_cache": 4096, "reward.verify_seconds": 5,
+    "stages.cold_start.traces": "{mine: 1.0}",
+    "stages.cold_start.steps": 1000, "stages.cold_start.batch": 64, "stages.rl.objective.low": 0.2, "stages.rl.steps": 100,
+    "stages.rl.objective.credit": "{eps: 1e-6, ddof: 0}", "stages.rl.prompts": 128, "stages.rl.per_task": 16,
+    "stages.rl.groups": 128, "stages.rl.max_waves": 2, "stages.rl.max_policy_age": 2,
+    "stages.rl.sampling": "{top_p: 1, top_k: 0, min_p: 0}", "stages.final_eval.sampling": "{top_k: 0, min_p: 0}",
+    **{f"stages.{name}.optimizer": "{learning_rate: 1e-6, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0, warmup_steps: 10, "
+                                   "schedule: constant, max_grad_norm: 1}" for name in ("cold_start", "rl")},
+}
+
 
 class Call(NamedTuple):
     recipe: ResolvedRecipe | None
@@ -96,6 +109,20 @@ def test_run_first_prints_what_is_scaled_what_is_inferred_and_what_is_the_users(
     assert "stages.rl.objective.high  0.28" in output[own:]
 
 
+def test_assumptions_are_passed_on_and_shown_as_the_users(stage: Stage, tmp_path: Path) -> None:
+    supplied = {"tasks.heldout": 512, **SUPPLIED}
+    (tmp_path / "mine.yaml").write_text("schema: rollbook.assumptions/1\n"
+                                        + "".join(f"{path}: {value}\n" for path, value in supplied.items()))
+    result = rollbook("run", "--scale", "full", "--assume", "mine.yaml")
+    assert result.exit_code == 0, result.output
+    (call,) = stage.calls
+    assert call.recipe is not None
+    about = call.recipe.provenance["stages.rl.steps"]
+    assert (about.origin, about.label, about.reason) == ("user", "I", "assumed by the user")
+    assert "assumed by the user" in result.output
+    assert "stages.rl.steps" in result.output[result.output.index("Set by you:"):]
+
+
 def test_the_exit_code_of_a_run_is_the_commands(stage: Stage) -> None:
     stage.act = lambda out: 3
     assert rollbook("run").exit_code == 3
@@ -105,7 +132,10 @@ def test_the_exit_code_of_a_run_is_the_commands(stage: Stage) -> None:
     (["run", "magistral-smal"], ["unknown recipe", "got 'magistral-smal'", "why:", "fix: nearest names: magistral-small"]),
     (["run", "missing.yaml"], ["recipe file not found", "fix:"]),
     (["run", "--scale", "huge"], ["unknown scale", "got 'huge'"]),
-    (["run", "--scale", "full"], ["values are not disclosed", "stages.rl.optimizer.learning_rate", "fix: add --set"]),
+    (["run", "--scale", "full"], ["values are not disclosed", "stages.rl.optimizer.learning_rate", "(typical: 1e-6 to 1e-5",
+                                  "fix: add --set", "--assume FILE", "--scale lab"]),
+    (["run", "--assume", "missing.yaml"], ["assumptions missing.yaml cannot be read"]),
+    (["run", "--assume", "file"], ["file: a file of assumptions must begin with"]),
     (["run", "--set", "run.sed=1"], ["names no setting", "nearest names: run.seed"]),
     (["run", "--set", "run.seed=x"], ["run.seed must be an integer"]),
     (["run", "--set", "stages.rl.per_task=1"], ["needs at least 2 rollouts per task"]),

@@ -77,7 +77,7 @@ def test_a_claim_is_read_with_its_source_its_scope_and_its_line(tmp_path: Path) 
     ('section: "6.9"', "section: 6.9", ["section must be a text", "got 6.9"]),
     ('    section: "6.9"\n', "", ["test.old.high has no section", "no claim without its source"]),
     ("    document: case-study\n", "", ["has no document", "no claim without its source"]),
-    ("      low:", "      high:", ["test.yaml:24: key high is written twice"]),
+    ("      low:", "      high:", ["test.yaml:24: key groups.old.claims.high is written twice"]),
     ("name: A laboratory", "name: [", ["not valid YAML"]),
     ("name: A laboratory", "name: !x A", ["not valid YAML"]),
 ])

@@ -32,8 +32,11 @@ ALLOWED = {  # the table of the architecture
               "evaluation"},
     "recipes": {"records", "evidence"},
     "report": {"records", "evidence", "ledger"},
-    "cli": LOWER | {"orchestration", "audit", "recipes", "report", "cli_audit", "cli_evidence", "cli_gate", "cli_inspect",
-                    "cli_output", "cli_progress", "cli_selftest"},
+    "cli": LOWER | {"orchestration", "audit", "recipes", "report", "cli_audit", "cli_checklist", "cli_claims", "cli_evidence",
+                    "cli_gate", "cli_inspect", "cli_output", "cli_progress", "cli_recipes", "cli_selftest"},
+    "cli_checklist": {"records", "evidence", "audit", "report", "cli_output"},
+    "cli_claims": {"records", "evidence", "ledger", "recipes", "report", "cli_output"},
+    "cli_recipes": {"records", "evidence", "recipes", "cli_output"},
     "cli_audit": {"records", "ledger", "audit", "cli_output"},
     "cli_gate": {"records", "evaluation", "orchestration", "cli_output"},
     "cli_inspect": {"records", "ledger", "report", "cli_output"},
@@ -103,9 +106,10 @@ def test_records_evidence_ledger_and_recipes_import_without_torch() -> None:
     assert loaded_after(program, ("torch", "transformers", "ray", "vllm")) == []
 
 
-def test_help_and_recipes_run_without_torch() -> None:
+def test_help_recipes_and_evidence_run_without_torch() -> None:
     program = ("from click.testing import CliRunner\nfrom rollbook.cli import main\n"
-               "for words in (['--help'], ['run', '--help'], ['recipes'], ['recipes', 'check', 'magistral-small']):\n"
+               "for words in (['--help'], ['run', '--help'], ['recipes'], ['recipes', 'check', 'magistral-small'],\n"
+               "              ['recipes', 'show', 'magistral-small'], ['evidence', 'matrix'], ['evidence', 'show', 'qwen3']):\n"
                "    assert CliRunner().invoke(main, words).exit_code == 0")
     assert loaded_after(program, ("torch", "transformers", "numpy", "pyarrow")) == []
 

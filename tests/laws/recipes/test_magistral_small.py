@@ -52,17 +52,40 @@ def test_supplying_every_undisclosed_value_makes_the_true_scale_run_as_the_users
     ("reward.correct_reward", 0.9, "mistral.magistral.correct_reward"),
     ("reward.length_penalty", 0.1, "mistral.magistral.length_penalty"),
     ("reward.language_reward", 0.1, "mistral.magistral.language_reward"),
-    ("tasks.train", 73000, "mistral.magistral.rl_pool_prompts"),
     ("stages.cold_start.general_share", 0.1, "mistral.magistral-small.general_share"),
     ("stages.rl.objective.high", 0.3, "mistral.magistral-small.epsilon_high"),
     ("stages.rl.minibatches", 1, "mistral.magistral.batch_equals_minibatch"),
     ("stages.rl.sampling.temperature", 1.0, "mistral.magistral-small.rl_temperature"),
     ("stages.final_eval.sampling.temperature", 0.7, "mistral.magistral.eval_temperature"),
-    ("stages.final_eval.trials", 64, "mistral.magistral.eval_trials_aime"),
 ])
 def test_a_disclosed_value_is_the_sources_and_cites_its_claim(path: str, value: object, claim: str) -> None:
     entry = dict(entries(load("magistral-small").settings))[path]
     assert (entry.value, entry.label, entry.claim) == (value, "D", claim)
+
+
+@pytest.mark.parametrize(("path", "value", "words"), [
+    ("model.path", "mistral-small-3-24b-instruct", "6.3 names Small 3.1"),
+    ("tasks.train", 73000, "that Small trains on all of it is not said"),
+    ("stages.rl.tasks", "train", "which part of the pool Small sees is not said"),
+    ("stages.final_eval.sampling.top_p", 1.0, "code is sampled at .95"),
+    ("stages.final_eval.trials", 64, "16 for LiveCodeBench"),
+])
+def test_what_the_source_says_of_something_else_is_an_inference_that_names_its_claim(path: str, value: object,
+                                                                                              words: str) -> None:
+    entry = dict(entries(load("magistral-small").settings))[path]
+    assert (entry.value, entry.label) == (value, "I")
+    assert entry.claim and entry.reason and words in entry.reason
+
+
+def test_the_objective_as_a_whole_is_cited_and_survives_into_every_scale() -> None:
+    assert dict(entries(load("magistral-small").settings))["stages.rl.objective.kind"].claim == "mistral.magistral.objective"
+    for scale in ("lab", "tiny"):
+        about = resolve(load("magistral-small"), scale).provenance["stages.rl.objective.kind"]
+        assert (about.label, about.claim) == ("D", "mistral.magistral.objective")
+
+
+def test_a_number_that_the_report_measured_on_a_smaller_model_is_no_fact_about_small() -> None:
+    assert "mistral.magistral.minibatch_limit" not in {fact.claim for fact in load("magistral-small").facts.values()}
 
 
 def test_disclosed_numbers_without_a_setting_are_kept_as_facts() -> None:

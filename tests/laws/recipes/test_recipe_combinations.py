@@ -15,11 +15,11 @@ LAB = {  # the numbers that the cases below depend on, whatever the built-in rec
     "reward.length_max": 64, "reward.length_cache": 16, "model.context": 2048,
     "stages.cold_eval.sampling.temperature": 0.7, "stages.start_eval.sampling.temperature": 0.7,
     "stages.final_eval.sampling.temperature": 0.7, "tasks.system_prompt": "think",
-    "stages.select.samples": 8, "stages.select.low": 2, "stages.select.high": 6, "stages.select.candidates": 256,
     "stages.rl.steps": 40, "stages.rl.prompts": 16, "stages.rl.per_task": 8, "stages.rl.groups": 16, "stages.rl.max_waves": 2,
     "stages.rl.minibatches": 2, "stages.rl.probe": 128, "stages.rl.probe_every": 10,
 }
-TINY = {**LAB, "model.context": 256, "model.hidden": 128, "model.heads": 4, "model.kv_heads": 2}
+TINY = {**LAB, "model.context": 256, "model.hidden": 128, "model.heads": 4, "model.kv_heads": 2, "stages.select.samples": 8,
+        "stages.select.low": 2, "stages.select.high": 6, "stages.select.candidates": 256}
 
 
 def resolved_with(scale: str, overrides: list[str]) -> ResolvedRecipe:
@@ -49,14 +49,14 @@ def test_a_group_of_one_has_no_group_baseline_and_the_message_has_its_four_parts
     ("tiny", ["tasks.system_prompt=" + "x" * 250], ["model.context = 256 is too short"]),
     ("lab", ["stages.rl.max_batch_tokens=32"], ["stages.rl.max_batch_tokens is too small for one sequence"]),
     ("lab", ["stages.rl.policy=cold_strat"], ["stages.rl.policy names no earlier stage", "nearest names: cold_start"]),
-    ("lab", ["stages.rl.policy=select"], ["stages.rl.policy names a stage of another kind", "PassRate"]),
+    ("tiny", ["stages.rl.policy=select"], ["stages.rl.policy names a stage of another kind", "PassRate"]),
     ("lab", ["stages.rl.tasks=cold_start"], ["stages.rl.tasks names a stage of another kind"]),
     ("lab", ["stages.final_eval.compare_to=rl"], ["stages.final_eval.compare_to names a stage of another kind"]),
-    ("lab", ["stages.cold_start=null"], ["stages.rl.policy names no earlier stage", "stages.select.policy"]),
+    ("tiny", ["stages.cold_start=null"], ["stages.rl.policy names no earlier stage", "stages.select.policy"]),
     ("lab", ["stages.cold_start.policy=rl"], ["in a cycle", "->"]),
-    ("lab", ["stages.select.low=7"], ["stages.select.low must not be above stages.select.high = 6", "got 7"]),
-    ("lab", ["stages.select.high=9"], ["stages.select.high must be at most stages.select.samples = 8"]),
-    ("lab", ["stages.select.candidates=5000"], ["stages.select.candidates must be at most tasks.train = 1500"]),
+    ("tiny", ["stages.select.low=7"], ["stages.select.low must not be above stages.select.high = 6", "got 7"]),
+    ("tiny", ["stages.select.high=9"], ["stages.select.high must be at most stages.select.samples = 8"]),
+    ("tiny", ["stages.select.candidates=5000"], ["stages.select.candidates must be at most tasks.train = 1500"]),
     ("lab", ["stages.rl.sampling.temperature=0"], ["stages.rl.sampling.temperature must be > 0"]),
     ("lab", ["stages.rl.probe=4096"], ["stages.rl.probe must be at most tasks.heldout = 512"]),
     ("lab", ["stages.rl.probe=0"], ["stages.rl.probe_every needs a probe"]),
@@ -94,7 +94,7 @@ def test_the_numbers_of_these_cases_are_possible_together(scale: str) -> None:
 
 def test_every_problem_is_listed_not_only_the_first() -> None:
     with pytest.raises(RecipeProblems) as caught:
-        resolved_with("lab", ["stages.rl.per_task=1", "stages.rl.groups=15", "stages.select.low=7", "run.seed=-1"])
+        resolved_with("tiny", ["stages.rl.per_task=1", "stages.rl.groups=15", "stages.select.low=7", "run.seed=-1"])
     assert len(caught.value.problems) == 4
 
 
@@ -104,7 +104,7 @@ def evaluation(policy: str, compare_to: str | None = None) -> Evaluate:
 
 
 def test_the_order_of_stages_depends_on_the_graph_and_not_on_the_document() -> None:
-    stages = resolve(load("magistral-small"), "lab").settings.stages
+    stages = resolve(load("magistral-small"), "tiny").settings.stages
     expected = ("start_eval", "cold_start", "cold_eval", "select", "rl", "final_eval")
     assert tuple(stages) == graph.order(stages) == expected
     assert graph.order(dict(sorted(stages.items()))) == expected

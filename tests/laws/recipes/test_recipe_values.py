@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from small_recipe import TEXT, changed, names, resolved
+from small_recipe import TEXT, changed, names, read, resolved
 
-from rollbook.recipes.document import read
 from rollbook.recipes.problems import RecipeProblems
 from rollbook.recipes.yamltext import parse
 from rollbook.records import RecipeError
@@ -14,11 +13,11 @@ HIGH = "{value: 0.3, label: D, claim: test.big.high}"
 
 
 @pytest.mark.parametrize(("written", "words"), [
-    ("{value: 0.3, label: D}", ["small.yaml:24: stages.rl.objective.high has label D but no claim", "why:", "fix: add `claim:`"]),
+    ("{value: 0.3, label: D}", ["small.yaml:25: stages.rl.objective.high has label D but no claim", "why:", "fix: add `claim:`"]),
     ("{value: 0.3, label: C}", ["has label C but no claim"]),
     ("{value: 0.3, label: I}", ["has label I but no reason"]),
     ("{value: 0.3, label: U, note: x}", ["has label U and a value", "got 0.3"]),
-    ("{label: U}", ["has label U but no note"]),
+    ("{label: U}", ["has label U but no note", "has label U but no typical"]),
     ("{label: D, claim: x}", ["has label D but not one of `value` and `values`"]),
     ("{value: 0.3, label: X, claim: x}", ["unknown label", "got 'X'", "D, C, R, I, U"]),
     ("{value: 0.3, claim: x}", ["unknown label", "got None"]),
@@ -31,9 +30,10 @@ def test_a_label_that_breaks_its_own_meaning_is_refused_with_file_and_line(writt
 
 
 def test_all_problems_of_a_document_are_listed_at_once() -> None:
-    text = TEXT.replace(HIGH, "{value: 0.3, label: D}").replace("reason: the usual group", "claim: x").replace("title:", "titel:")
+    text = TEXT.replace(HIGH, "{value: 0.3, label: D}").replace("reason: the usual group", "claim: test.big.guess")
+    text = text.replace("title:", "titel:")
     with pytest.raises(RecipeProblems) as caught:
-        read(text, "small.yaml")
+        read(text)
     assert len(caught.value.problems) == 4
     assert names(caught.value, ["unknown key titel", "missing key title", "objective.high", "per_task has label I but no reason"])
 
@@ -66,10 +66,11 @@ def test_a_document_that_is_not_one_is_refused(old: str, new: str, words: list[s
     ("      prompts: 16", "      promts: 16", ["unknown key stages.rl.promts", "nearest names: prompts"]),
     ("kind: PolicyGradient", "kind: PolicyGradients", ["stages.rl.kind must name one of", "PolicyGradients"]),
     ("  run: {", "  runs: {}\n  run: {", ["unknown key runs", "nearest names: run"]),
-    ("kind: Magistral, low", "kind: Magstral, low", ["stages.rl.objective.kind is no objective", "nearest names: Magistral"]),
+    ("value: Magistral, label: D, claim: test.big.objective", "value: Magstral, label: I, reason: a test",
+     ["stages.rl.objective.kind is no objective", "nearest names: Magistral"]),
     ("low: 0.2", "low: -1", ["stages.rl.objective.low must be >= 0", "got -1"]),
     ("low: 0.2", "low: small", ["stages.rl.objective.low must be number", "got 'small'"]),
-    ("low: 0.2, ", "", ["missing key stages.rl.objective.low"]),
+    ("low: 0.2,", "", ["missing key stages.rl.objective.low"]),
     ("ratio_to: behavior", "ratio_to: old", ["stages.rl.objective.ratio_to must be one of 'anchor', 'behavior'", "got 'old'"]),
     ("low: 0.2", "lowe: 0.2, low: 0.2", ["unknown key stages.rl.objective.lowe", "nearest names: low"]),
 ])
@@ -80,7 +81,7 @@ def test_decoding_refuses_unknown_missing_or_mistyped_keys_with_their_path(old: 
 
 
 def test_misfits_of_several_sections_are_listed_together() -> None:
-    document = read(TEXT.replace("heldout: 512", "heldout: x").replace("device: cpu", "device: 3"), "small.yaml")
+    document = read(TEXT.replace("heldout: 512", "heldout: x").replace("device: cpu", "device: 3"))
     with pytest.raises(RecipeProblems) as caught:
         resolved(document=document)
     assert names(caught.value, ["tasks.heldout", "run.device"])
@@ -95,10 +96,10 @@ def test_scalars_follow_yaml_1_2() -> None:
 def test_a_group_gives_its_label_to_every_plain_value_below_it() -> None:
     document = changed("sampling: {temperature: 1.0, top_p: 1.0, top_k: 0, min_p: 0.0}",
                        "sampling: {label: I, reason: why not, values: {temperature: 1.0, top_p: 1.0, top_k: 0, "
-                       "min_p: {value: 0.0, label: D, claim: test.min_p}}}")
+                       "min_p: {value: 0.0, label: D, claim: test.big.min_p}}}")
     about = resolved(document=document).provenance
     assert (about["stages.rl.sampling.top_p"].label, about["stages.rl.sampling.top_p"].reason) == ("I", "why not")
-    assert (about["stages.rl.sampling.min_p"].label, about["stages.rl.sampling.min_p"].claim) == ("D", "test.min_p")
+    assert (about["stages.rl.sampling.min_p"].label, about["stages.rl.sampling.min_p"].claim) == ("D", "test.big.min_p")
 
 
 def test_dotted_and_nested_overlays_say_the_same() -> None:
