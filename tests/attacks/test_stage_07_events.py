@@ -10,7 +10,7 @@ from faulty import clean_run, faulty
 from rollbook.orchestration import step
 from rollbook.records import Message
 from rollbook.rollouts import solve
-from rollbook.rollouts.engines import embedded
+from rollbook.rollouts.engines import rows as engine_rows
 from rollbook.rollouts.solve import Rollouts
 
 SHORT = ("tasks.heldout=8", "stages.select.candidates=8", "stages.rl.probe_every=0")
@@ -107,13 +107,13 @@ def test_a_batch_with_rejuvenated_tokens_is_caught(warm, tmp_path, monkeypatch):
 
 @pytest.mark.fault(stage=7, injection="engine and trace builder agree on a version that is published only later")
 def test_a_version_from_the_future_is_caught(warm, tmp_path, monkeypatch):
-    hashed, cut = embedded.sampled_hash, solve.segments
+    hashed, cut = engine_rows.sampled_hash, solve.segments
 
     def later(completion):
         return cut(dataclasses.replace(completion, versions=tuple(one + 1 for one in completion.versions)))
 
     run = faulty(monkeypatch, warm, tmp_path / "run", (solve, "segments", later),
-                 (embedded, "sampled_hash", lambda ids, logps, versions: hashed(ids, logps, [one + 1 for one in versions])),
+                 (engine_rows, "sampled_hash", lambda ids, logps, versions: hashed(ids, logps, [one + 1 for one in versions])),
                  overrides=SHORT)
     assert_caught(run, 7, record="Trace", evidence="not published before")
 

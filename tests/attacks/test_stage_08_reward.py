@@ -160,16 +160,16 @@ def test_a_mean_over_the_successes_is_caught(warm, tmp_path, monkeypatch):
     assert_caught(run, 8, record="StepReport", evidence="reward/")
 
 
-@pytest.mark.fault(stage=8, injection="the composition counts correctness twice, in its record and in every scalar")
+@pytest.mark.fault(stage=8, injection="the composition counts the format twice, in its record and in every scalar")
 def test_a_composition_of_other_weights_is_caught(warm, tmp_path, monkeypatch):
     real = judging.composition
 
     def doubled(digest):
         made = real(digest)
-        return dataclasses.replace(made, parts={**made.parts, "correctness": 2.0})
+        return dataclasses.replace(made, parts={**made.parts, "format": 2.0})
 
     def counted(vector):
-        return dataclasses.replace(vector, total=vector.total + (vector.value("correctness") or 0.0))
+        return dataclasses.replace(vector, total=vector.total + (vector.value("format") or 0.0))
 
     run = faulty(monkeypatch, warm, tmp_path / "run", (judging, "composition", doubled),
                  (judging, "graded_vector", regraded(counted)), overrides=SHORT)

@@ -9,13 +9,13 @@ from small_runs import Quiet
 from rollbook.ledger import Ledger
 from rollbook.orchestration.run import run_recipe
 from rollbook.records import Census
-from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.rollouts.engines.stream import Stream
 
 
 @pytest.fixture
 def damaged(monkeypatch):
     """Logits that are not finite, for some attempts of every stage: of some at once, of others after two tokens."""
-    real, hit = EmbeddedEngine._take, []
+    real, hit = Stream._take, []
 
     def take(self, some, logits):
         logits = logits.clone()
@@ -26,7 +26,7 @@ def damaged(monkeypatch):
                 logits[index] = float("nan")
                 hit.append(row.request.key)
         return real(self, some, logits)
-    monkeypatch.setattr(EmbeddedEngine, "_take", take)
+    monkeypatch.setattr(Stream, "_take", take)
     return hit
 
 
