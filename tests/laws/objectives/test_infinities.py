@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 from objective_cases import F64, INSTANCES, build
+from refusals import ids, refused, vector
 from torch import Tensor
 
 import rollbook.objectives as ro
-from rollbook.objectives import ActionTokens, ObjectiveError, Term, correction, kl, value
+from rollbook.objectives import ActionTokens, Term, correction, kl, value
 from rollbook.objectives.diagnostics import diagnose, effective_sample_size
 from rollbook.objectives.ratios import LOG_LIMIT, exp_guarded, interpolated_anchor
 from rollbook.objectives.terms import KlTerm
@@ -21,23 +22,8 @@ SQUARES = ("KimiK15", "KimiK15Squared", "KimiK2", "KimiK2Squared", "KimiK25Ratio
 VALUE_OF_LOGP = ("Rloo", "Cispo")  # their loss contains logp times a weight that is not 0: infinite with it
 
 
-def vector(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=F64)
-
-
-def ids(*values: int) -> Tensor:
-    return torch.tensor(values)
-
-
 def gradient(loss: Tensor, at: Tensor) -> Tensor:
     return torch.autograd.grad(loss.sum(), at)[0]
-
-
-def refused(call, words: str) -> ObjectiveError:
-    with pytest.raises(ObjectiveError) as caught:
-        call()
-    assert words in str(caught.value) and caught.value.got and caught.value.why and caught.value.fix
-    return caught.value
 
 
 def three(logp_T: Tensor, advantage: float = 1.0, **fields: Tensor) -> ActionTokens:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from objective_cases import F64, INSTANCES, build
+from objective_cases import INSTANCES, build
+from refusals import flags, ids, refused, vector
 from torch import Tensor
 
 import rollbook.objectives as ro
 from rollbook.objectives import (
     ActionTokens,
-    ObjectiveError,
     correction,
     credit,
     distill,
@@ -26,25 +26,6 @@ from rollbook.objectives.credit import Measured, StepGroups, assign_credit
 from rollbook.objectives.ratios import interpolated_anchor
 
 NAN, INF = math.nan, math.inf
-
-
-def vector(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=F64)
-
-
-def ids(*values: int) -> Tensor:
-    return torch.tensor(values)
-
-
-def flags(*values: int) -> Tensor:
-    return torch.tensor(values) > 0
-
-
-def refused(call, words: str = "") -> ObjectiveError:
-    with pytest.raises(ObjectiveError) as caught:
-        call()
-    assert words in str(caught.value) and caught.value.got and caught.value.why and caught.value.fix
-    return caught.value
 
 
 # Ids and shapes

@@ -9,30 +9,15 @@ from dataclasses import replace
 import pytest
 import torch
 from objective_cases import F64, INSTANCES, TEACHERS, build
-from torch import Tensor
+from refusals import ids, refused, vector
 
 import rollbook.objectives as ro
-from rollbook.objectives import ActionTokens, ObjectiveError, Term, credit, distill, preference, select, sequence_weight, value
+from rollbook.objectives import ActionTokens, Term, credit, distill, preference, select, sequence_weight, value
 from rollbook.objectives import correction as off
 from rollbook.objectives.credit import Measured, assign_credit
 from rollbook.objectives.terms import AdaptiveEntropy, KlTerm, PositiveNll
 
 NAN, INF = math.nan, math.inf
-
-
-def vector(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=F64)
-
-
-def ids(*values: int) -> Tensor:
-    return torch.tensor(values)
-
-
-def refused(call, words: str = "") -> ObjectiveError:
-    with pytest.raises(ObjectiveError) as caught:
-        call()
-    assert words in str(caught.value) and caught.value.got and caught.value.why and caught.value.fix
-    return caught.value
 
 
 # Rewards

@@ -7,12 +7,11 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from objective_cases import F64, INSTANCES
-from torch import Tensor
+from objective_cases import INSTANCES
+from refusals import flags, ids, refused, vector
 
 import rollbook.objectives as ro
 from rollbook.objectives import (
-    ObjectiveError,
     Term,
     credit,
     preference,
@@ -27,25 +26,6 @@ from rollbook.objectives.settings import from_settings, to_settings
 NAN, INF = math.nan, math.inf
 MINUS_INF = -INF
 BAD_SETTINGS = ["x", "1", None, True, NAN, MINUS_INF, [], {}, (1, 2), object(), torch.tensor([1, 2])]
-
-
-def vector(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=F64)
-
-
-def ids(*values: int) -> Tensor:
-    return torch.tensor(values)
-
-
-def flags(*values: int) -> Tensor:
-    return torch.tensor(values) > 0
-
-
-def refused(call, words: str = "") -> ObjectiveError:
-    with pytest.raises(ObjectiveError) as caught:
-        call()
-    assert words in str(caught.value) and caught.value.got and caught.value.why and caught.value.fix
-    return caught.value
 
 
 # Settings

@@ -9,6 +9,7 @@ from policies import completions, prompts, tiny_policy
 from scipy import stats
 
 from rollbook.records import ModelError, Request
+from rollbook.rollouts.engines import sampling
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.rollouts.engines.sampling import draw, support, uniforms
 
@@ -87,6 +88,35 @@ def test_the_largest_uniform_still_draws_a_token_of_positive_probability():
     logits = torch.tensor([[2.0, 1.0, float("-inf")]])
     top = float(np.nextafter(1.0, 0.0))
     assert draw(logits, torch.tensor([top], dtype=torch.float64), REQUEST).token_B.tolist() == [1]
+
+
+@pytest.mark.parametrize("vocab", [255, 256, 257, 1000, 49_152])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_draw_is_the_inverse_of_the_whole_cumulative_distribution_wherever_its_blocks_end(vocab, dtype):
+    rows = sampling.NEAR // vocab + 3 if vocab > 1000 else 40            # more rows than are passed over together
+    logits = (3 * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(vocab))).to(dtype)
+    uniform = torch.from_numpy(uniforms(7, "k", rows))
+    drawn = draw(logits, uniform, REQUEST)
+    cumulative = logits.double().softmax(-1).cumsum(-1)
+    above = cumulative.gather(1, drawn.token_B[:, None])[:, 0]
+    below = torch.where(drawn.token_B > 0, cumulative.gather(1, (drawn.token_B - 1).clamp(min=0)[:, None])[:, 0], 0.0)
+    assert bool(((below - 1e-6 <= uniform) & (uniform <= above + 1e-6)).all())
+    exact = logits.double().log_softmax(-1).gather(1, drawn.token_B[:, None])[:, 0]
+    assert drawn.logp_B.double() == pytest.approx(exact, abs=1e-5)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("changes", [{}, {"top_k": 5}])
+def test_a_row_that_cannot_be_drawn_from_says_so_and_leaves_the_others_alone(bad, changes):
+    request = dataclasses.replace(REQUEST, **changes)
+    logits = torch.randn(9, 600, generator=torch.Generator().manual_seed(2))
+    uniform = torch.from_numpy(uniforms(7, "k", 9))
+    plain = draw(logits, uniform, request)
+    logits[4, 311] = bad
+    drawn = draw(logits, uniform, request)
+    others = torch.arange(9) != 4
+    assert drawn.sound_B.tolist() == others.tolist()
+    assert torch.equal(drawn.token_B[others], plain.token_B[others]) and torch.equal(drawn.logp_B[others], plain.logp_B[others])
 
 
 def test_uniforms_depend_on_seed_key_and_position_alone():
