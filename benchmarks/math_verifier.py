@@ -3,7 +3,7 @@
     python benchmarks/math_verifier.py [--pairs FILE ...] [--only ours|math-verify] [--mistakes] [--out FILE]
 
 Pairs are rows {reference, answer, equal, kind}; `answer` is a whole response. A pair that comes back without an answer counts as
-not accepted, so that it is a false reject where the two are equal, and is counted as unscored beside that. math-verify alone is used
+not accepted, so that it is a false reject where the two are equal, and is counted as unscored too. math-verify alone is used
 as its documentation shows: both texts through `parse` with its default extraction, then `verify`, with its own time limits, in a
 process that is killed after KILL_SECONDS. One pair at a time, one process each.
 """
