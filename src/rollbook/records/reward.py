@@ -10,7 +10,7 @@ from rollbook.records.codec import content_id
 from rollbook.records.rollout import TraceId
 
 FailureCode = Literal["timeout", "crash", "out_of_memory", "no_reference", "unparsable_reference", "unavailable",
-                      "not_finished"]
+                      "not_finished", "undecided", "malformed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,37 +1,119 @@
-r"""One way to write what can be written in several: text rewriting before symbols are parsed. Nothing here computes."""
+r"""One way to write what can be written in several: text rewriting before anything is parsed. Nothing here computes."""
 
 from __future__ import annotations
 
 import re
-from fractions import Fraction
+import unicodedata
 
-from rollbook.rewards.numbers import bare, rational
+from rollbook.rewards.numbers import bare
 
-DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
-REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\{?(\d+)\}?")
-GROUPED = re.compile(r"(?<=\d)(?:\\,|\\!|\{,\}|,\\!|\\;)(?=\d{3}(?!\d))")
-COMMAND = re.compile(r"\\[A-Za-z]+|\\.")
-WORDING = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|operatorname|mbox)\s*\{([^{}]*)\}")
-LETTERS = re.compile(r"[^\W\d_]+(?:[ '-][^\W\d_]+)*")
-SPACES = re.compile(r"\\[,;:! ]|\\quad|\\qquad|~|\s+")
-SYMBOLS = str.maketrans({"°": r"^\circ ", "π": r"\pi ", "α": r"\alpha ", "β": r"\beta ", "θ": r"\theta ", "∞": r"\infty ",
-                         "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
-                         "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "±": r"\pm ", "√": r"\sqrt ", "∈": r"\in "})
+SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ", "0123456789+-ni")
+SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉ₙ", "0123456789n")
+RAISED, LOWERED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱ]+"), re.compile("[₀₁₂₃₄₅₆₇₈₉ₙ]+")
+VULGAR = {"½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5), "⅗": (3, 5), "⅘": (4, 5),
+          "⅙": (1, 6), "⅚": (5, 6), "⅐": (1, 7), "⅛": (1, 8), "⅜": (3, 8), "⅝": (5, 8), "⅞": (7, 8), "⅑": (1, 9), "⅒": (1, 10)}
+GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "ζ": "zeta", "η": "eta", "θ": "theta",
+         "ι": "iota", "κ": "kappa", "λ": "lambda", "μ": "mu", "ν": "nu", "ξ": "xi", "π": "pi", "ρ": "rho", "σ": "sigma",
+         "τ": "tau", "υ": "upsilon", "φ": "phi", "χ": "chi", "ψ": "psi", "ω": "omega", "Γ": "Gamma", "Δ": "Delta", "Θ": "Theta",
+         "Λ": "Lambda", "Ξ": "Xi", "Π": "Pi", "Σ": "Sigma", "Φ": "Phi", "Ψ": "Psi", "Ω": "Omega"}
+SIGNS = {"°": r"\degree ", "∞": r"\infty ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "∕": "/", "⁄": "/",
+         "≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "≡": r"\equiv ", "∪": r"\cup ",
+         "∩": r"\cap ", "∖": r"\setminus ", "∅": r"\emptyset ", "±": r"\pm ", "∓": r"\mp ", "√": r"\sqrt ", "∛": r"\sqrt[3]",
+         "∈": r"\in ", "∉": r"\notin ", "∧": r"\land ", "∨": r"\lor ", "→": r"\to ", "⟨": r"\langle ", "⟩": r"\rangle ",
+         "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "⌊": r"\lfloor ",
+         "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∠": r"\angle ", "’": "'", "′": "'", "″": "''", "“": '"', "”": '"',
+         "‘": "'",
+         "¢": r"\text{cents}", "＄": "\\$", "∑": r"\sum ", "∫": r"\int ", "∣": "|", "−": "-", "⋯": r"\cdots ", "∘": r"\circ ",
+         "∶": ":"}
+INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
+SIZED = re.compile(r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*(?:\.(?!\d))?")
+LAYOUT = re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|normalsize|large|Large|rm|bf|it|mathstrut|strut"
+                    r"|hfill|centering|nonumber|notag|null|relax|allowbreak)(?![A-Za-z])")
+SPACE = re.compile(r"\\[,;:!> ]|\\(?:quad|qquad|thinspace|medspace|thickspace|negthinspace|enspace|space)(?![A-Za-z])|~"
+                   r"|[\s\u00a0]+")
+SKIPPED = re.compile(r"\\(?:hspace|vspace|phantom|hphantom|vphantom|tag|label|color)\*?\s*\{[^{}]*\}")
+FONT = re.compile(r"\\(?:textcolor|colorbox)\s*\{[^{}]*\}|\\(?:boldsymbol|mathit|mathsf|mathtt|mathcal|mathnormal|pmb|bm|emph"
+                  r"|underline|fbox|boxed|ensuremath|smash|mathop|mathrel|mathbin|mathord|mathopen|mathclose)(?=\s*\{)")
+THIN_GROUPS = re.compile(r"(?<![\d.])\d{1,3}(?:(?:\\,|\\!|\{,\}|,\\!|\\;|\\ |\u202f|\u2009)\d{3})+(?!\d)")
+GROUP_MARK = re.compile(r"\\[,!; ]|\{,\}|,|\u202f|\u2009|!")
+SPACED_GROUPS = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
+WORDING = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|texttt|mathrm|mathbf|operatorname\*?|mbox|hbox)\s*\{([^{}]*)\}")
+TEXT_MEASURE = re.compile(r"\\(?:text|textbf|mbox)\s*\{\s*(-?\d[\d.,]*)\s+([A-Za-z][^{}]*)\}")
+EMPTY = re.compile(r"(?<=[\d\s])\{\s*\}")
+TEXT_NUMBER = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|hbox)\s*\{(\s*(?:[^A-Za-z{}\\]|\\[$%,; ])*)\}")
+ROW_SPACE = re.compile(r"\\\\\s*\[-?[\d.]+\s*(?:pt|em|ex|mm|cm)\]")
+SPOKEN_LIST = re.compile(r"\\(?:text|textbf|mbox)\s*\{(\s*[\d.,]+(?:\s*(?:,|and|or)\s*[\d.,]+)+\s*)\}")
+OUTWARD = re.compile(r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])")
+CURLY = str.maketrans("“”‘’", "\"\"''")
+QUOTES = (("`", "`"), ('"', '"'), ("**", "**"), ("'", "'"))
+LETTERS = re.compile(r"[^\W\d_]+(?:[ '-]+[^\W\d_]+)*")
 OPENING, CLOSING = "([{", ")]}"
-SEPARATOR = re.compile(r"\s*(?:[,;]|\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b)\s*")
 
 
-def plain(text: str) -> str:
-    """The text with one spelling of symbols, exact fractions for decimals, and no layout commands."""
-    value = rational(text)
-    if value is not None:
-        return fraction(value)
-    text = bare(text).replace("$", "").translate(SYMBOLS)
-    text = re.sub(r"\\left\b|\\right\b|\\displaystyle\b", "", text).replace("\\mid", ":").replace("\\lvert", "|")
-    text = re.sub(r"\\[dtc]frac\b", r"\\frac", text).replace("\n", " ")
-    text = GROUPED.sub("", text)
-    text = REPEATING.sub(_repeating, text)
-    return DECIMAL.sub(_decimal, text).strip()
+def clean(text: str) -> str:
+    r"""The text in one spelling: LaTeX names for signs; no layout, wrappers, closing punctuation or spaces inside numbers.
+
+    Example: clean(r"$\left(x²,\,5\,280\right).$") == "(x^{2}, 5280)"
+    """
+    text = unwrap(INVISIBLE.sub("", text))
+    text = THIN_GROUPS.sub(lambda match: GROUP_MARK.sub("", match[0]), text)
+    text = _dollars(spell(text).replace("\\textdollar", "\\$"))
+    text = SKIPPED.sub(" ", LAYOUT.sub(" ", SIZED.sub(" ", text)))
+    text = FONT.sub("", text)
+    text = SPOKEN_LIST.sub(lambda match: re.sub("and|or", r" \\text{\g<0>} ", match[1]), text)
+    text = EMPTY.sub("", TEXT_NUMBER.sub(r" \1 ", TEXT_MEASURE.sub(r"\1 \\text{\2}", text)))
+    text = ROW_SPACE.sub(r"\\cr ", text).replace("\\\\", "\\cr ").replace("{:}", ":")
+    if text.startswith("]") or text.rstrip().endswith("["):
+        text = OUTWARD.sub(_turned, text)
+    text = SPACE.sub(" ", text).strip()
+    return text.replace(" ", "") if SPACED_GROUPS.fullmatch(text) else text
+
+
+def _turned(match: re.Match[str]) -> str:
+    """An interval whose brackets point outwards where an end is left out, ]1,3], as (1,3]."""
+    return ("[" if match[1] == "[" else "(") + match[2] + ("]" if match[3] == "]" else ")")
+
+
+def unwrap(text: str) -> str:
+    """The text without math delimiters, quotation marks, emphasis and punctuation around the whole of it."""
+    before, text = None, text.translate(CURLY)
+    while text != before:
+        before = text
+        text = bare(text)
+        text = re.sub(r"(?<!\\)\\$", "", text)
+        if text.endswith((",", ";", ":")) and not text.endswith(("\\,", "\\;", "\\:")):
+            text = text[:-1].rstrip()
+        for left, right in QUOTES:
+            inner = text[len(left):len(text) - len(right)]
+            if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right) and left not in inner:
+                text = inner.strip()
+    return text
+
+
+def spell(text: str) -> str:
+    """Unicode signs, letters, powers and fractions as LaTeX; compatibility forms (full-width digits and the like) as ASCII."""
+    text = RAISED.sub(lambda match: "^{" + match[0].translate(SUPERSCRIPTS) + "}", text)
+    text = LOWERED.sub(lambda match: "_{" + match[0].translate(SUBSCRIPTS) + "}", text)
+    shown = []
+    for character in text:
+        if character in VULGAR:
+            above, below = VULGAR[character]
+            shown.append(rf"\frac{{{above}}}{{{below}}}")
+        elif character in GREEK:
+            shown.append("\\" + GREEK[character] + " ")
+        elif character in SIGNS:
+            shown.append(SIGNS[character])
+        else:
+            shown.append(character if character.isascii() else unicodedata.normalize("NFKC", character))
+    return "".join(shown)
+
+
+def _dollars(text: str) -> str:
+    r"""Math delimiters removed, dollar signs before an amount kept as `\$`."""
+    text = text.replace("\\$", "¤")
+    if text.count("$") % 2:
+        text = re.sub(r"\$(?=\s*[\d.])", "¤", text)
+    return text.replace("$", "").replace("¤", "\\$")
 
 
 def words(text: str) -> str | None:
@@ -39,29 +121,18 @@ def words(text: str) -> str | None:
 
     Example: words(r"\text{(B)}") == "b"; words("No solution") == "no solution"; words("2x") is None
     """
-    shown = SPACES.sub(" ", WORDING.sub(r" \1 ", text)).strip(" .")
-    inner = re.fullmatch(r"\(\s*([A-Za-z])\s*\)", shown)
+    if WORDING.search(text) and re.search(r"[^\W_]", WORDING.sub("", text)):
+        return None
+    shown = SPACE.sub(" ", WORDING.sub(r" \1 ", text)).strip(" .!")
+    inner = re.fullmatch(r"\(\s*([A-Za-z ]+)\s*\)", shown)
     shown = inner[1] if inner else shown
-    return shown.casefold() if LETTERS.fullmatch(shown) else None
+    said = LETTERS.fullmatch(shown) and (is_wording(text) or "-" not in shown or re.search(r"[^\W\d_]{3}", shown))
+    return re.sub(r"\s+", " ", shown).casefold() if said else None
 
 
 def is_wording(text: str) -> bool:
     r"""Whether the whole text is set as words: `\text{yes}`."""
     return WORDING.fullmatch(bare(text)) is not None
-
-
-def items(text: str) -> list[str]:
-    """The parts between commas, semicolons and the words and/or that are inside no bracket."""
-    parts, depth, start, position = [], 0, 0, 0
-    while position < len(text):
-        separator = SEPARATOR.match(text, position) if depth == 0 else None
-        if separator and separator.group().strip():
-            parts.append(text[start:position])
-            start = position = separator.end()
-            continue
-        depth += (text[position] in OPENING) - (text[position] in CLOSING)
-        position += 1
-    return [part for part in (part.strip() for part in [*parts, text[start:]]) if part]
 
 
 def depth(text: str) -> int:
@@ -71,36 +142,3 @@ def depth(text: str) -> int:
         level += (character in OPENING) - (character in CLOSING)
         deepest = max(deepest, level)
     return deepest
-
-
-def rename(text: str, old: str, new: str) -> str:
-    r"""The text with the one-letter symbol `old` replaced where it is not part of a command."""
-    pieces = COMMAND.split(text)
-    commands = COMMAND.findall(text)
-    renamed = [piece.replace(old, new) for piece in pieces]
-    return "".join(piece + command for piece, command in zip(renamed, [*commands, ""], strict=True))
-
-
-def keep_case(answer: str, reference: str) -> tuple[str, str]:
-    """Both texts with capital letters marked where the pair uses a letter in both cases (the parser ignores case)."""
-    used = {letter for text in (answer, reference) for letter in COMMAND.sub(" ", WORDING.sub(" ", text)) if letter.isalpha()}
-    both = sorted(letter for letter in used if letter.isupper() and letter.lower() in used)
-    for letter in both:
-        answer, reference = (rename(text, letter, f"{letter}_{{0}}") for text in (answer, reference))
-    return answer, reference
-
-
-def fraction(value: Fraction) -> str:
-    return str(value.numerator) if value.denominator == 1 else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
-
-
-def _decimal(match: re.Match[str]) -> str:
-    return fraction(Fraction(f"{match[1] or 0}.{match[2]}")) if len(match[0]) < 100 else match[0]
-
-
-def _repeating(match: re.Match[str]) -> str:
-    whole, lead, period = match[1] or "0", match[2], match[3]
-    if len(match[0]) > 100:
-        return match[0]
-    head = Fraction(int(whole + lead), 10 ** len(lead))
-    return fraction(head + Fraction(int(period), 10 ** len(lead) * (10 ** len(period) - 1)))

@@ -1,4 +1,4 @@
-"""Symbolic comparison with a hard limit: worker processes that are killed when their time is over."""
+"""Verification with a hard limit: worker processes that are killed when their time is over."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rollbook.records.reward import FailureCode
 from rollbook.rewards.errors import RewardError
@@ -21,11 +22,12 @@ from rollbook.rewards.errors import RewardError
 MEMORY_BYTES = 2 * 1024**3
 START_SECONDS = 120.0
 READY, TAKEN = "ready", "taken"
+MATH = "rollbook.rewards.math:equivalent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why there is no answer to whether two texts are equal.
+    """Why a verifier has no answer.
 
     Example: Failure(code="timeout", detail="killed after 2.0 s")
     """
@@ -74,16 +76,16 @@ class Worker:
 
 
 class VerifierPool:
-    """Compares answers with references in child processes, one comparison at a time in each, none beyond `seconds`.
+    """Calls a function in child processes, one call at a time in each, none beyond `seconds`; by default that compares answers.
 
-    Workers start at the first comparison and stay until `close`. Each is a fresh interpreter, not a fork: safe beside
-    threads that compute. Batches from several threads wait for each other. After Ctrl-C the busy workers are dead and the
-    pool can be used again; a worker whose parent dies reads the end of its input and ends, at the latest when its own
-    timer of the same limit kills it.
+    `work` names the function as module:function; it takes and returns what JSON can hold. Workers start at the first call and
+    stay until `close`. Each is a fresh interpreter, not a fork: safe beside threads that compute. Batches from several threads
+    wait for each other. After Ctrl-C the busy workers are dead and the pool can be used again; a worker whose parent dies reads
+    the end of its input and ends, at the latest when its own timer of the same limit kills it.
     """
 
-    def __init__(self, *, workers: int, seconds: float, memory_bytes: int = MEMORY_BYTES):
-        self.size, self.seconds, self.memory_bytes = workers, seconds, memory_bytes
+    def __init__(self, *, workers: int, seconds: float, memory_bytes: int = MEMORY_BYTES, work: str = MATH):
+        self.size, self.seconds, self.memory_bytes, self.work = workers, seconds, memory_bytes, work
         self._workers: list[Worker] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -91,14 +93,20 @@ class VerifierPool:
 
     def verify(self, pairs: Sequence[tuple[str, str]]) -> list[Outcome]:
         """For each (answer, reference) whether they are equal, or why that could not be found out, in order."""
-        if not pairs:
+        distinct = list(dict.fromkeys(pairs))
+        found = self.run(distinct)
+        outcomes = {pair: outcome if isinstance(outcome, Failure) else bool(outcome)
+                    for pair, outcome in zip(distinct, found, strict=True)}
+        return [outcomes[pair] for pair in pairs]
+
+    def run(self, calls: Sequence[Sequence[Any]]) -> list[Any]:
+        """What the function returns for each list of arguments, or the Failure, in order."""
+        if not calls:
             return []
         with self._lock:
             if self._closed:
                 raise RewardError("the verifier pool is closed", why="its worker processes were ended", fix="make a new judge")
-            distinct = list(dict.fromkeys(pairs))
-            outcomes = dict(zip(distinct, self._run(distinct), strict=True))
-        return [outcomes[pair] for pair in pairs]
+            return self._run(calls)
 
     def close(self) -> None:
         """Ends every worker and waits for each."""
@@ -106,24 +114,24 @@ class VerifierPool:
             self._closed = True
             _kill_all(self._workers)
 
-    def _run(self, pairs: Sequence[tuple[str, str]]) -> list[Outcome]:
-        waiting, done = deque(range(len(pairs))), dict[int, Outcome]()
+    def _run(self, calls: Sequence[Sequence[Any]]) -> list[Any]:
+        waiting, done = deque(range(len(calls))), dict[int, Any]()
         self._drop([worker for worker in self._workers if worker.process.poll() is not None])  # died while idle
         try:
-            while len(done) < len(pairs):
-                while len(self._workers) < min(self.size, len(pairs) - len(done)):
+            while len(done) < len(calls):
+                while len(self._workers) < min(self.size, len(calls) - len(done)):
                     self._workers.append(self._start())
                 for worker in self._workers:
                     if worker.ready and worker.job is None and waiting:
                         worker.job, worker.taken = waiting.popleft(), False
                         worker.deadline = time.monotonic() + self.seconds
-                        worker.send(pairs[worker.job])
+                        worker.send(list(calls[worker.job]))
                 self._wait(waiting, done)
         finally:
             self._drop([worker for worker in self._workers if worker.job is not None])
-        return [done[index] for index in range(len(pairs))]
+        return [done[index] for index in range(len(calls))]
 
-    def _wait(self, waiting: deque[int], done: dict[int, Outcome]) -> None:
+    def _wait(self, waiting: deque[int], done: dict[int, Any]) -> None:
         """Takes what workers answered until one of them did or is over its limit."""
         watched = [worker for worker in self._workers if worker.job is not None or not worker.ready]
         with selectors.DefaultSelector() as selector:
@@ -142,7 +150,7 @@ class VerifierPool:
                 raise RewardError("a verifier worker did not start", got=f"nothing within {START_SECONDS} s")
             done[worker.job] = Failure(code="timeout", detail=f"killed after {self.seconds} s")
 
-    def _read(self, worker: Worker, waiting: deque[int], done: dict[int, Outcome]) -> None:
+    def _read(self, worker: Worker, waiting: deque[int], done: dict[int, Any]) -> None:
         assert worker.process.stdout is not None
         data = os.read(worker.process.stdout.fileno(), 65536)
         if not data:
@@ -150,7 +158,7 @@ class VerifierPool:
             if not worker.ready:
                 raise RewardError("a verifier worker did not start", got=f"exit status {worker.process.returncode}",
                                   why="its first imports failed; its error output says which",
-                                  fix="reinstall math-verify and sympy")
+                                  fix="reinstall what it imports; for mathematics math-verify and sympy")
             if worker.job is not None and not worker.taken:  # it was dying while idle: the comparison is not to blame
                 waiting.appendleft(worker.job)
             elif worker.job is not None:
@@ -162,7 +170,7 @@ class VerifierPool:
         for line in lines:
             self._hear(worker, json.loads(line), done)
 
-    def _hear(self, worker: Worker, message: object, done: dict[int, Outcome]) -> None:
+    def _hear(self, worker: Worker, message: object, done: dict[int, Any]) -> None:
         """Takes one line of a worker: that it is ready, that it has the comparison, or the outcome."""
         if message == READY:
             worker.ready = True
@@ -170,13 +178,15 @@ class VerifierPool:
             worker.taken = True
         else:
             assert worker.job is not None
-            outcome = message if isinstance(message, bool) else Failure(**message)  # type: ignore[arg-type]
+            assert isinstance(message, dict)
+            outcome = message["value"] if "value" in message else Failure(**message)
             done[worker.job], worker.job = outcome, None
             if isinstance(outcome, Failure) and outcome.code == "out_of_memory":
                 self._drop([worker])
 
     def _start(self) -> Worker:
-        command = [sys.executable, "-m", "rollbook.rewards.worker", str(self.seconds), str(self.memory_bytes), str(os.getpid())]
+        command = [sys.executable, "-m", "rollbook.rewards.worker", str(self.seconds), str(self.memory_bytes), str(os.getpid()),
+                   self.work]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
                                    env=environment)

@@ -10,7 +10,8 @@ from typing import Any
 from rollbook.records import VerifierStamp, canonical, digest
 
 HERE = Path(__file__).parent
-MATH_SOURCES = ("boxes.py", "numbers.py", "notation.py", "math.py", "worker.py", "pool.py")
+MATH_SOURCES = ("boxes.py", "numbers.py", "notation.py", "math.py", "worker.py", "pool.py",
+                *sorted(f"verifiers/mathematics/{file.name}" for file in (HERE / "verifiers" / "mathematics").glob("*.py")))
 MATH_PACKAGES = ("math-verify", "sympy", "latex2sympy2_extended", "antlr4-python3-runtime", "mpmath")
 
 

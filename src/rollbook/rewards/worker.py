@@ -1,11 +1,13 @@
-"""A verifier worker process: one JSON pair per line in, "taken" and one JSON outcome out, until its input ends.
+"""A verifier worker process: one JSON list of arguments per line in, "taken" and one JSON outcome out, until its input ends.
 
+The work is a function named on the command line as module:function; a function `warm` beside it makes the slow imports first.
 Limits that hold even while a long computation keeps the interpreter busy: an address-space limit, and a kernel timer whose
 default action ends the process a little after the parent would have killed it.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import queue
@@ -13,12 +15,14 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
 GRACE_SECONDS = 1.0
 POLL_SECONDS = 2.0
 
 
-def main(seconds: float, memory_bytes: int, parent: int) -> None:
+def main(seconds: float, memory_bytes: int, parent: int, work: str) -> None:
     """Answers requests until standard input ends or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -26,33 +30,47 @@ def main(seconds: float, memory_bytes: int, parent: int) -> None:
     os.dup2(2, 1)  # a library that prints must not corrupt the answers
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
-    import math_verify  # noqa: F401  (the slow import, before the clock of the first request runs)
-
-    from rollbook.rewards.conditions import apply_inherited
-    from rollbook.rewards.math import UnparsableReference, equivalent
-
-    apply_inherited()
-
+    function = _prepared(work)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     output.write(b'"ready"\n')
     while os.getppid() == parent:
         try:
-            answer, reference = json.loads(requests.get(timeout=POLL_SECONDS))
+            arguments = json.loads(requests.get(timeout=POLL_SECONDS))
         except queue.Empty:  # a forked sibling may hold the other end of the input open: look again who the parent is
             continue
         signal.setitimer(signal.ITIMER_REAL, seconds + GRACE_SECONDS)
         output.write(b'"taken"\n')  # from here on a death is this comparison's doing
-        try:
-            outcome: object = equivalent(answer, reference)
-        except UnparsableReference as error:
-            outcome = {"code": "unparsable_reference", "detail": str(error)}
-        except MemoryError:
-            outcome = {"code": "out_of_memory", "detail": f"more than {memory_bytes} bytes"}
-        except Exception as error:  # whatever the third-party parsers raise becomes a typed outcome
-            outcome = {"code": "crash", "detail": f"{type(error).__name__}: {error}"[:200]}
+        outcome = outcome_of(function, arguments, memory_bytes)
         signal.setitimer(signal.ITIMER_REAL, 0)
         output.write(json.dumps(outcome).encode() + b"\n")
+
+
+def outcome_of(function: Callable[..., Any], arguments: Sequence[Any], memory_bytes: int) -> dict[str, Any]:
+    """{"value": ..} or {"code": .., "detail": ..}: an exception with a `code` says which failure it is, any other is a crash."""
+    try:
+        value = function(*arguments)
+        json.dumps(value)
+        return {"value": value}
+    except MemoryError:
+        return {"code": "out_of_memory", "detail": f"more than {memory_bytes} bytes"}
+    except Exception as error:  # whatever the third-party parsers raise becomes a typed outcome
+        code = getattr(error, "code", None)
+        detail = f"{error}"[:200] if isinstance(code, str) else f"{type(error).__name__}: {error}"[:200]
+        return {"code": code if isinstance(code, str) else "crash", "detail": detail}
+
+
+def _prepared(work: str) -> Callable[..., Any]:
+    """The function, imported and warmed, in the condition of the process that started this one."""
+    module_name, _, name = work.partition(":")
+    module = importlib.import_module(module_name)
+    function: Callable[..., Any] = getattr(module, name)
+    if hasattr(module, "warm"):
+        module.warm()
+    from rollbook.rewards.conditions import apply_inherited
+
+    apply_inherited()
+    return function
 
 
 def _listen(requests: queue.SimpleQueue[bytes]) -> None:
@@ -63,4 +81,4 @@ def _listen(requests: queue.SimpleQueue[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -10,6 +10,7 @@ from rollbook.records import Budget, Message, RewardVector, Scored, Segment, Tas
 from rollbook.records.recipe import RewardSettings
 from rollbook.rewards import MagistralJudge, RewardError
 
+SLOW = r"\sum_{n=1}^{\infty}\frac{\sin(n^2)}{n^3+\ln n}"      # no verdict within the limit
 SETTINGS = RewardSettings(composition="magistral", format_reward=0.1, correct_reward=0.9, length_penalty=0.1, length_max=64,
                           length_cache=16, language_reward=None, verify_seconds=1.0, verify_workers=1)
 
@@ -35,7 +36,7 @@ def judge():
 def test_verdicts_come_in_the_order_of_the_traces_whatever_way_each_was_reached(judge):
     sums, empty, broken = task(), task(" "), task(r"\frac{\begin{")
     traces = [trace(r"<think></think>\boxed{60+1}", of=sums), trace(r"<think></think>\boxed{61}", of=sums),
-              trace(r"<think></think>\boxed{7^{7^{7^{7^{7}}}}}", of=sums), trace(r"\boxed{61}", of=sums),
+              trace(rf"<think></think>\boxed{{{SLOW}}}", of=sums), trace(r"\boxed{61}", of=sums),
               trace(r"<think></think>\boxed{60+2}", of=sums), trace("", of=sums, stop="cancelled"),
               trace("", of=sums, stop="failed"),
               trace(r"<think></think>\boxed{1}", of=empty), trace(r"<think></think>\boxed{1}", of=broken)]

@@ -13,7 +13,8 @@ import pytest
 
 from rollbook.rewards import Failure, RewardError, VerifierPool
 
-TOWER = (r"7^{7^{7^{7^{7}}}}", "5")
+SLOW = (r"\sum_{n=1}^{\infty}\frac{\sin(n^2)}{n^3+\ln n}", "5")      # the algebra system looks for a closed form for minutes
+HERE = str(Path(__file__).parent)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def pids(pool: VerifierPool) -> list[int]:
 def test_a_comparison_beyond_the_limit_is_killed_and_the_next_one_is_answered(pool):
     pool.verify([("60+1", "61")])
     first = pids(pool)
-    outcomes = pool.verify([TOWER, ("60+1", "61"), ("60+2", "61")])
+    outcomes = pool.verify([SLOW, ("60+1", "61"), ("60+2", "61")])
     assert outcomes[0] == Failure(code="timeout", detail="killed after 1.0 s")
     assert outcomes[1:] == [True, False]
     assert gone(first)
@@ -89,7 +90,7 @@ def test_a_worker_that_dies_at_work_is_a_crash_and_not_a_wrong_answer(pool):
     pool.verify([("60+1", "61")])
     [worker] = pids(pool)
     threading.Timer(0.3, os.kill, (worker, signal.SIGSEGV)).start()
-    [outcome] = pool.verify([TOWER])
+    [outcome] = pool.verify([SLOW])
     assert isinstance(outcome, Failure) and outcome.code == "crash"
     assert pool.verify([("60+1", "61")]) == [True]
 
@@ -110,14 +111,50 @@ def test_a_worker_that_dies_before_it_took_the_comparison_does_not_make_it_a_cra
         assert pool.verify([("60+1", "61")]) == [True]
 
 
-def test_memory_beyond_the_limit_is_a_failure_of_its_own_kind():
-    small = VerifierPool(workers=1, seconds=20.0, memory_bytes=400 * 1024**2)
-    try:
-        [outcome] = small.verify([(r"2^{2^{36}}", "3")])
-        assert isinstance(outcome, Failure) and outcome.code in ("out_of_memory", "crash")
-        assert small.verify([("60+1", "61")]) == [True]
-    finally:
-        small.close()
+@pytest.fixture
+def fake_work(monkeypatch):
+    """Pools of functions from pool_work, closed at the end."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]))
+    made = []
+
+    def pool_of(name, **limits):
+        made.append(VerifierPool(**{"workers": 1, "seconds": 1.0, "work": f"pool_work:{name}"} | limits))
+        return made[-1]
+
+    yield pool_of
+    for one in made:
+        one.close()
+
+
+def test_memory_beyond_the_limit_is_a_failure_of_its_own_kind(fake_work):
+    small = fake_work("hog", seconds=20.0, memory_bytes=400 * 1024**2)
+    [outcome] = small.run([(4000,)])
+    assert isinstance(outcome, Failure) and outcome.code in ("out_of_memory", "crash")
+    assert small.run([(2,)]) == [2]
+
+
+def test_a_pool_calls_whatever_function_it_is_given_and_returns_what_that_returns(fake_work):
+    assert fake_work("echo").run([({"a": [1, None]},), ("x",), ("x",)]) == [{"a": [1, None]}, "x", "x"]
+
+
+def test_a_function_that_never_gives_the_interpreter_back_is_killed(fake_work):
+    assert fake_work("spin").run([(60,), (3,)]) == [Failure(code="timeout", detail="killed after 1.0 s"), False]
+
+
+def test_a_function_that_raises_is_a_failure_with_its_reason_and_the_rest_goes_on(fake_work):
+    one, other = fake_work("fail").run([("first",), ("second",)])
+    assert (one.code, one.detail) == ("crash", "ValueError: first")
+    assert (other.code, other.detail) == ("crash", "ValueError: second")
+
+
+def test_an_exception_that_says_which_failure_it_is_becomes_that_failure(fake_work):
+    assert fake_work("refuse").run([("no_reference",)]) == [Failure(code="no_reference", detail="nothing to compare with")]
+
+
+@pytest.mark.parametrize("name", ["crash", "leave", "unspeakable"])
+def test_a_function_that_ends_its_process_or_says_the_unspeakable_is_a_crash(fake_work, name):
+    [outcome] = fake_work(name).run([()])
+    assert isinstance(outcome, Failure) and outcome.code == "crash"
 
 
 def test_a_closed_pool_has_no_processes_and_refuses_work():
@@ -154,7 +191,7 @@ PARENT = textwrap.dedent("""
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("answer", [r"7^{7^{7^{7^{7}}}}", ""], ids=["busy", "idle"])
+@pytest.mark.parametrize("answer", [SLOW[0], ""], ids=["busy", "idle"])
 def test_no_worker_outlives_a_parent_that_was_stopped(how, answer):
     code = PARENT.format(seconds=2.0, answer=answer, busy=answer != "")
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

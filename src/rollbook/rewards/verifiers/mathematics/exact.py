@@ -1,0 +1,195 @@
+"""Rational arithmetic without rounding and without numbers that do not fit: a value, no value, or too large."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+from rollbook.rewards.verifiers.mathematics.nodes import Malformed, Node
+
+MAX_BITS = 140_000
+MAX_FACTORIAL = 2000
+MAX_TERMS = 2000
+NOTHING: Mapping[str, Fraction] = {}
+
+
+class TooLarge(Exception):
+    """A number that would need more digits than are computed with."""
+
+
+def exact(node: Node, bound: Mapping[str, Fraction] = NOTHING) -> Fraction | None:
+    """The rational value of an expression, None where it is irrational, symbolic or no number.
+
+    Raises TooLarge, and Malformed for what has no value: a division by zero.
+    Example: exact(read("2^{10}/4")) == 256; exact(read("\\\\sqrt{2}")) is None
+    """
+    match node.kind:
+        case "number":
+            return node.number
+        case "symbol":
+            return bound.get(node.name)
+        case "call":
+            return _call(node, bound)
+        case "calculus":
+            return _finite(node, bound)
+        case "add" | "multiply" | "negate" | "divide" | "power":
+            values = [exact(arg, bound) for arg in node.args]
+            known = [value for value in values if value is not None]
+            if len(known) < len(values):
+                return Fraction(0) if node.kind == "multiply" and any(value == 0 for value in known) and _plain(node) else None
+            return _arithmetic(node, known)
+        case _:
+            return None
+
+
+def _plain(node: Node) -> bool:
+    """Whether nothing below is infinite or undefined by shape, so that zero times it is zero."""
+    return all(part.kind in ("number", "symbol", "add", "multiply", "negate") for part in node.walk())
+
+
+def _arithmetic(node: Node, values: list[Fraction]) -> Fraction | None:
+    match node.kind:
+        case "add":
+            return _fits(sum(values, Fraction(0)))
+        case "multiply":
+            return _fits(math.prod(values, start=Fraction(1)))
+        case "negate":
+            return -values[0]
+        case "divide":
+            if values[1] == 0:
+                raise Malformed("a division by zero")
+            return _fits(values[0] / values[1])
+        case _:
+            return power(values[0], values[1])
+
+
+def _fits(value: Fraction) -> Fraction:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise TooLarge
+    return value
+
+
+def power(base: Fraction, exponent: Fraction) -> Fraction | None:
+    """The power where it is rational; roots only of perfect powers."""
+    if base == 0:
+        if exponent <= 0:
+            raise Malformed("zero to a power that is not positive")
+        return base
+    if base in (1, -1) and exponent.denominator == 1:
+        return base if exponent.numerator % 2 else Fraction(1)
+    if exponent.denominator > 1:
+        inner = root(base, exponent.denominator) if base > 0 and exponent.denominator <= 64 else None
+        return None if inner is None else power(inner, Fraction(exponent.numerator))
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if abs(exponent.numerator) * (bits - 1) > MAX_BITS:
+        raise TooLarge
+    return base ** exponent.numerator
+
+
+def root(value: Fraction, index: int) -> Fraction | None:
+    """The real root of a rational number where it is rational."""
+    if value < 0:
+        inner = root(-value, index) if index % 2 else None
+        return None if inner is None else -inner
+    above, below = integer_root(value.numerator, index), integer_root(value.denominator, index)
+    if above ** index == value.numerator and below ** index == value.denominator:
+        return Fraction(above, below)
+    return None
+
+
+def integer_root(value: int, index: int) -> int:
+    """The largest integer whose power is not above the value."""
+    if index == 2:
+        return math.isqrt(value)
+    low, high = 0, 1 << (value.bit_length() // index + 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if middle ** index <= value else (low, middle - 1)
+    return low
+
+
+def _call(node: Node, bound: Mapping[str, Fraction]) -> Fraction | None:
+    if node.name == "mod" and node.args[0].kind == "power":
+        return _power_modulo([exact(arg, bound) for arg in (*node.args[0].args, node.args[1])])
+    values = [exact(arg, bound) for arg in node.args]
+    if any(value is None for value in values):
+        return None
+    known = [value for value in values if value is not None]
+    function = CALLS.get(node.name)
+    return function(known) if function and (len(known) == 1 or node.name in SEVERAL) else None
+
+
+def _factorial(values: list[Fraction]) -> Fraction | None:
+    value = values[0]
+    if value.denominator != 1 or value < 0:
+        return None
+    if value > MAX_FACTORIAL:
+        raise TooLarge
+    return Fraction(math.factorial(value.numerator))
+
+
+def _binomial(values: list[Fraction]) -> Fraction | None:
+    if len(values) != 2 or any(value.denominator != 1 or value < 0 for value in values):
+        return None
+    above, below = values
+    if above > 20_000 or min(below, above - below) > 2000:
+        raise TooLarge
+    return _fits(Fraction(math.comb(above.numerator, below.numerator)))
+
+
+def _root(values: list[Fraction]) -> Fraction | None:
+    value, index = values
+    if index.denominator != 1 or not 0 < index <= 64:
+        return None
+    return root(value, index.numerator)
+
+
+def _integers(function: Callable[..., int]) -> Callable[[list[Fraction]], Fraction | None]:
+    def applied(values: list[Fraction]) -> Fraction | None:
+        if any(value.denominator != 1 for value in values):
+            return None
+        return Fraction(function(*(value.numerator for value in values)))
+    return applied
+
+
+def _modulo(values: list[Fraction]) -> Fraction | None:
+    if len(values) != 2 or values[1] == 0:
+        raise Malformed("a remainder modulo zero")
+    return values[0] % values[1]
+
+
+def _power_modulo(values: list[Fraction | None]) -> Fraction | None:
+    """A remainder of a power, which need not fit itself."""
+    known = [value for value in values if value is not None and value.denominator == 1]
+    if len(known) < 3 or known[1] < 0 or known[2] <= 0:
+        return None
+    return Fraction(pow(*(value.numerator for value in known)))
+
+
+SEVERAL = frozenset({"max", "min", "gcd", "lcm", "mod", "binom", "root"})
+CALLS: Mapping[str, Callable[[list[Fraction]], Fraction | None]] = {
+    "factorial": _factorial, "binom": _binomial, "root": _root, "mod": _modulo,
+    "abs": lambda values: abs(values[0]), "floor": lambda values: Fraction(math.floor(values[0])),
+    "ceil": lambda values: Fraction(math.ceil(values[0])), "gcd": _integers(math.gcd), "lcm": _integers(math.lcm),
+    "max": max, "min": min, "sgn": lambda values: Fraction((values[0] > 0) - (values[0] < 0)),
+}
+
+
+def _finite(node: Node, bound: Mapping[str, Fraction]) -> Fraction | None:
+    """Finite sums and products with rational terms."""
+    if node.value not in ("sum", "product") or len(node.args) != 4:
+        return None
+    index, body, low_node, high_node = node.args
+    low, high = exact(low_node, bound), exact(high_node, bound)
+    if low is None or high is None or low.denominator != 1 or high.denominator != 1:
+        return None
+    if high - low > MAX_TERMS:
+        raise TooLarge
+    total = Fraction(0 if node.value == "sum" else 1)
+    for step in range(low.numerator, high.numerator + 1):
+        term = exact(body, {**bound, index.name: Fraction(step)})
+        if term is None:
+            return None
+        total = _fits(total + term if node.value == "sum" else total * term)
+    return total
