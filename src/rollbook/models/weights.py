@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -18,20 +19,40 @@ from rollbook.models.fallback import load_fallback
 from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.records import ModelError
 
+LEAF = 1 << 22     # bytes that one thread hashes at a time
+
 
 def weight_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """BLAKE3 over names, shapes, dtypes and bytes, in name order; on as many threads as torch, with the same result on any."""
-    state = blake3(max_threads=torch.get_num_threads())
-    for name, tensor in sorted(tensors, key=lambda item: item[0]):
-        flat = tensor.detach().contiguous()
-        state.update(f"{name} {flat.dtype} {tuple(flat.shape)}\n".encode())
-        state.update(flat.view(-1).view(torch.uint8).numpy().data)
-    return state.hexdigest()
+    """BLAKE3 over names, shapes, dtypes and the BLAKE3 of every `LEAF` bytes, in name order; the same on any number of threads."""
+    return _hash(sorted(tensors, key=lambda item: item[0]))
 
 
 def published_hash(decoder: Decoder, dtype: torch.dtype) -> str:
     """The hash an engine must report after loading these weights in its compute dtype."""
-    return weight_hash((name, p.detach().to(decoder.held_as(name, dtype))) for name, p in decoder.named_parameters())
+    named = sorted(decoder.named_parameters(), key=lambda item: item[0])
+    return _hash((name, p.detach().to(decoder.held_as(name, dtype))) for name, p in named)
+
+
+def _hash(ordered: Iterable[tuple[str, Tensor]]) -> str:
+    """Leaves are hashed on as many threads as torch has while the next tensor is made."""
+    parts: list[bytes | Future[bytes]] = []
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        for name, tensor in ordered:
+            flat = tensor.detach().contiguous()
+            parts.append(f"{name} {flat.dtype} {tuple(flat.shape)}\n".encode())
+            held = flat.view(-1).view(torch.uint8).numpy().data
+            if len(held) < LEAF // 16:
+                parts.append(_leaf(held))
+            else:
+                parts += (pool.submit(_leaf, held[at:at + LEAF]) for at in range(0, len(held), LEAF))
+        state = blake3()
+        for part in parts:
+            state.update(part if isinstance(part, bytes) else part.result())
+    return state.hexdigest()
+
+
+def _leaf(held: memoryview) -> bytes:
+    return blake3(held).digest()
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:

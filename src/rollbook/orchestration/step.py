@@ -74,7 +74,7 @@ def step(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, number: 
     scored = [run.learner.score(one, run.objective, next_up=not place)  # anchor, reference: only what is read, before any update
               for place, one in enumerate(packed)]
     for one in scored:
-        updated.append(_update(run, one, policy, first=not updated))
+        updated.append(_update(run, one, policy, Place(first=not updated, kl=not updated and (number - 1) % KL_EVERY == 0)))
     version = _publish(run, policy, updated) if updated else policy
     metrics = step_metrics(gathered, updated, version=policy.index, update_s=time.monotonic() - trained,
                            step_s=time.monotonic() - began)
@@ -87,6 +87,7 @@ def step(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, number: 
 
 
 OBSERVED_METRICS = ("time/", "rollout/tokens_per_s")
+KL_EVERY = 4        # steps between two measurements of the KL to the start: a pass over its sequences takes 2 to 8% of a step
 
 
 def gather(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, scope: str) -> Gathered:
@@ -121,7 +122,15 @@ def _publish(run: PolicyRun, policy: PolicyVersion, updated: Sequence[Updated]) 
                                  optimizer=run.learner.optimizer.digest())
 
 
-def _update(run: PolicyRun, packed: Packed, policy: PolicyVersion, *, first: bool) -> Updated:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a minibatch stands: the first of its step, whose weights are the sampler's; one on which the KL is measured."""
+
+    first: bool
+    kl: bool
+
+
+def _update(run: PolicyRun, packed: Packed, policy: PolicyVersion, place: Place) -> Updated:
     """Takes the optimizer step, records batch and update; a diverged step leaves its batch in the run."""
     before = run.publisher.weights
     try:
@@ -129,11 +138,11 @@ def _update(run: PolicyRun, packed: Packed, policy: PolicyVersion, *, first: boo
     except Diverged:
         _record_batch(run, packed, policy)
         raise
-    if first and "anchor_T" in all_reads(run.objective):
+    if place.first and "anchor_T" in all_reads(run.objective):
         packed = with_scores(packed, anchor_T=measured.logp_T, reference_T=packed.reference_T)
     batch = _record_batch(run, packed, policy)
-    moved = Moved(index=run.learner.optimizer.steps, before=before, after=run.publisher.rehash(), at_sampler=first,
-                  kl_nats=run.learner.kl_to_start(packed, measured.logp_T) if first else None)
+    moved = Moved(index=run.learner.optimizer.steps, before=before, after=run.publisher.rehash(), at_sampler=place.first,
+                  kl_nats=run.learner.kl_to_start(packed, measured.logp_T) if place.kl else None)
     update = update_record(run.ledger, packed, measured, batch.id, moved)
     run.ledger.append(update)
     return Updated(update=update, measured=measured, packed=packed)

@@ -103,11 +103,14 @@ class PolicyLearner:
     def kl_to_start(self, packed: Packed, logp_T: Tensor) -> float:
         """Mean k3 estimate (nats per token) of KL(policy || start) on the batch's first sequences, `KL_SEQUENCES` at most.
 
-        `logp_T` are the batch's log-probs under the current policy.
+        `logp_T` are the batch's log-probs under the current policy. Where the objective reads the reference, nothing is computed
+        for it again.
         """
-        members = packed.members[:KL_SEQUENCES]
-        with torch.no_grad():
-            start_T = self._forward(self.start, members).logp_T
+        if packed.reference_T is not None:
+            start_T = packed.reference_T[packed.seq_T < KL_SEQUENCES]
+        else:
+            with torch.no_grad():
+                start_T = self._forward(self.start, packed.members[:KL_SEQUENCES]).logp_T
         return float(k3(logp_T[:start_T.numel()], start_T).mean())
 
     def _frozen(self, decoder: Decoder, packed: Packed) -> Tensor:

@@ -196,7 +196,11 @@ def test_without_hashes_the_stages_that_need_them_are_unseen(tmp_path) -> None:
 
 def test_the_hash_of_weights_is_that_of_the_models_package() -> None:
     tensors = [("b", torch.randn(2, 3)), ("a", torch.randn(4).bfloat16()), ("c", torch.tensor([1, 2]))]
-    assert weight_hash(tensors) == (models_weights.weight_hash(tensors), True)
+    tensors += [("large", torch.randn(3_000_000)), ("empty", torch.empty(0))]
+    before = models_weights.weight_hash(tensors)
+    assert weight_hash(tensors) == (before, True)
+    tensors[-2][1][-1] += 1.0
+    assert weight_hash(tensors)[0] == models_weights.weight_hash(tensors) != before
     assert weight_hash([("a", torch.tensor([float("nan")]))])[1] is False
 
 
