@@ -10,7 +10,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 TORCH_INDEX ?=
-PYTEST_ARGS ?=
+WORKERS ?= 2
+PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile
 STRICT := $(wildcard $(addprefix src/rollbook/,records objectives experience evaluation recipes))
 
 .PHONY: help install demo demo-tiny demo-seeds test lint mutants soak faults bench bench-peers bench-recording bench-recording-share clean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -41,6 +42,11 @@ def prompt_ids(encode: Callable[[str], list[int]], number: int, length: int) -> 
     """Exactly `length` token ids of text that differs with the number."""
     ids = encode(f"{number} " + prompt_text(number, length + 8))
     return ids[:length]
+
+
+def peak_gib() -> float:
+    """The largest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def matmul_limit(torch: Any, seconds: float = 1.0) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from common import prompt_ids, serve, settings
+from common import peak_gib, prompt_ids, serve, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 given = settings()
@@ -28,7 +28,7 @@ def round_(number: int) -> dict[str, Any]:
         (-logp.sum() / (rows.shape[0] * given["new"])).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    return {"tokens": rows.numel()}
+    return {"tokens": rows.numel(), "peak_gib": peak_gib()}
 
 
 serve(round_)

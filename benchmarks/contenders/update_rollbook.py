@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import matmul_limit, prompt_ids, serve, settings
+from common import matmul_limit, peak_gib, prompt_ids, serve, settings
 
 from rollbook.models.layout import Tree, pack
 from rollbook.models.load import read_policy
@@ -50,7 +50,7 @@ def round_(number: int) -> dict[str, Any]:
         (-scores.logp_T.sum() / actions).backward()
     optimizer.step("benchmark")
     more = {"limit_gflops": matmul_limit(torch), "flops": flops(), "packed": packed} if number == 0 else {}
-    return {"tokens": given["prompts"] * given["group"] * (given["prompt"] + given["new"])} | more
+    return {"tokens": given["prompts"] * given["group"] * (given["prompt"] + given["new"]), "peak_gib": peak_gib()} | more
 
 
 serve(round_)
