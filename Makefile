@@ -70,7 +70,7 @@ demo-seeds: $(STAMP)
 	$(BIN)/python scripts/pool_seeds.py "$$folder"/seed1 "$$folder"/seed2 "$$folder"/seed3
 
 test: lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests

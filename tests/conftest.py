@@ -1,10 +1,5 @@
 """What tests of several folders share: one small finished run that nobody may change."""
 
-import os
-
-if "PYTEST_XDIST_WORKER" in os.environ:         # workers share the cores: two that both use all of them wait for each other
-    os.environ.setdefault("OMP_THREAD_LIMIT", "1")
-
 import pytest
 import torch
 

@@ -212,7 +212,7 @@ def test_a_closed_sandbox_has_no_process_and_refuses_work() -> None:
     sandbox = BubblewrapSandbox()
     sandbox.run(Program(source=b"", limits=PATIENT))
     processes = all_of(sandbox)
-    assert len(processes) >= 2 and all(map(alive, processes))
+    assert len(list(filter(alive, processes))) >= 2          # those of the program that ran may be ending
     sandbox.close()
     assert gone(processes)
     with pytest.raises(SandboxError, match="closed"):

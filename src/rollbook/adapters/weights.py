@@ -7,12 +7,11 @@ from collections.abc import Iterable
 import torch
 from blake3 import blake3
 
-
 LEAF = 1 << 22     # bytes
 
 
 def weight_hash(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[str, bool]:
-    """BLAKE3 over names, shapes, dtypes and the BLAKE3 of every `LEAF` bytes, in name order, and whether every number is finite."""
+    """BLAKE3 over names, shapes, dtypes and the hash of every `LEAF` bytes, in name order, and whether every number is finite."""
     state, healthy = blake3(), True
     for name, tensor in sorted(tensors, key=lambda item: item[0]):
         flat = tensor.detach().cpu().contiguous()

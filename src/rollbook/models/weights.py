@@ -23,7 +23,7 @@ LEAF = 1 << 22     # bytes that one thread hashes at a time
 
 
 def weight_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """BLAKE3 over names, shapes, dtypes and the BLAKE3 of every `LEAF` bytes, in name order; the same on any number of threads."""
+    """BLAKE3 over names, shapes, dtypes and the hash of every `LEAF` bytes, in name order; the same on any number of threads."""
     return _hash(sorted(tensors, key=lambda item: item[0]))
 
 
