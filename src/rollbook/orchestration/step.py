@@ -73,8 +73,9 @@ def step(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, number: 
               for part, credit in zip(parts, credited(parts, run.objective, scope) if parts else (), strict=True)]
     scored = [run.learner.score(one, run.objective, next_up=not place)  # anchor, reference: only what is read, before any update
               for place, one in enumerate(packed)]
-    for one in scored:
-        updated.append(_update(run, one, policy, Place(first=not updated, kl=not updated and (number - 1) % KL_EVERY == 0)))
+    for place, one in enumerate(scored):
+        due = one.reference_T is not None or (number - 1) % KL_EVERY == 0
+        updated.append(_update(run, one, policy, Place(first=not place, kl=not place and due)))
     version = _publish(run, policy, updated) if updated else policy
     metrics = step_metrics(gathered, updated, version=policy.index, update_s=time.monotonic() - trained,
                            step_s=time.monotonic() - began)
@@ -87,7 +88,7 @@ def step(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, number: 
 
 
 OBSERVED_METRICS = ("time/", "rollout/tokens_per_s")
-KL_EVERY = 4        # steps between two measurements of the KL to the start: a pass over its sequences takes 2 to 8% of a step
+KL_EVERY = 4        # steps between two measurements of the KL to the start where they need a pass of their own, 2 to 8% of a step
 
 
 def gather(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, scope: str) -> Gathered:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import cases_cpp
 import cases_forging
@@ -13,9 +12,9 @@ import cases_reach
 import cases_resources
 import pytest
 from sandbox_cases import MARKER, PATIENT, SECRET, Attack, end, rewarded
+from sandbox_processes import programs
 
 from rollbook.environments.sandbox import COMPILATION, BubblewrapSandbox, CodeRunner
-from rollbook.environments.sandbox.usage import tree
 from rollbook.records.sandbox import Exited, Program
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap")
@@ -25,20 +24,6 @@ PYTHON = (*cases_reach.NETWORK, *cases_reach.FILES, *cases_reach.PROCESSES, *cas
           *cases_forging.PRINTED, *cases_forging.HONEST)
 CPP = (*cases_cpp.COMPILER, *cases_cpp.PROGRAMS, *cases_cpp.HONEST)
 HONEST = cases_forging.HONEST[0]
-
-
-def programs(root: int) -> list[int]:
-    """Processes of programs below a process: neither bubblewrap, nor its interpreter, nor a process 1."""
-    found = []
-    for process in tree(root):
-        try:
-            status = Path(f"/proc/{process}/status").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        levels = status.partition("NSpid:")[2].partition("\n")[0].split()
-        if len(levels) > 2 and levels[-1] != "1":
-            found.append(process)
-    return found
 
 
 def inside(runner: CodeRunner) -> list[int]:

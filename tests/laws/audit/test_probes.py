@@ -1,5 +1,7 @@
 """How far engine and trainer may be apart on a probe, by the precision they compute in."""
 
+import dataclasses
+
 import pytest
 
 from rollbook.audit.detectors.publication import PublicationDetector
@@ -26,9 +28,18 @@ def test_a_probe_agrees_to_the_precision_it_was_made_in(dtype, off, agrees):
     assert (found(version(0, (-1.0, -2.0), (-1.0 - off, -2.0 - off), dtype)) == []) is agrees
 
 
-def test_unlikely_tokens_may_differ_by_two_percent_in_half_precision():
-    assert found(version(0, (-16.0, -20.0), (-16.1, -20.2))) == []
-    assert "differ by" in found(version(0, (-16.0, -20.0), (-17.0, -21.0)))[0]
+def test_unlikely_tokens_may_differ_by_five_percent_in_half_precision():
+    assert found(version(0, (-16.0, -20.0), (-16.7, -20.9))) == []
+    assert "differ by" in found(version(0, (-16.0, -20.0), (-17.0, -21.1)))[0]
+
+
+def test_one_unlikely_token_among_likely_ones_may_round_as_it_was_measured_on_a_135m_model():
+    trainer = (-2.16, -0.78, -10.88, -1e-3, -0.07, -1e-3, -1e-3, -1e-3)
+    consumer = (-2.202, -0.83, -11.184, -1e-3, -0.054, -1e-3, -1e-3, -1e-3)
+    probe = Probe(token_ids=tuple(range(9)), given=1, consumer=consumer, trainer=trainer, dtype="bfloat16")
+    assert found(dataclasses.replace(version(0, (), ()), probe=probe)) == []
+    hotter = dataclasses.replace(probe, consumer=tuple(x / 0.7 for x in trainer))
+    assert "differ by" in found(dataclasses.replace(version(0, (), ()), probe=hotter))[0]
 
 
 def test_a_consumer_that_stands_still_while_the_trainer_moves_is_stale_within_any_tolerance():
