@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from rollbook.records.errors import RecordError
-from rollbook.records.reward import Verdict, VerifierStamp
+from rollbook.records.reward import FailureCode, Verdict, VerifierStamp
 from rollbook.records.rollout import StopReason, Trace
-from rollbook.records.tasks import Task, TaskId
+from rollbook.records.tasks import Message, Task, TaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,70 @@ class Verifier(Protocol):
     stamp: VerifierStamp
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rated:
+    """A scorer's number for one response, in the scorer's own unit; `confidence` is in 0 .. 1.
+
+    Example: Rated(value=0.7, detail="4 of 5 criteria")
+    """
+
+    value: float
+    confidence: float = 1.0
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value) or not 0.0 <= self.confidence <= 1.0:
+            raise RecordError("a rating is a finite number with a confidence in 0 .. 1", got=f"{self.value}, {self.confidence}",
+                              why="a scorer without a verdict says Unrated, not NaN")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unrated:
+    """Why a scorer has no number for a response: it is not 0.0.
+
+    Example: Unrated(code="malformed", detail="the judge answered 'maybe'")
+    """
+
+    code: FailureCode
+    detail: str
+
+
+class Scorer(Protocol):
+    """A reward model or judge: one rating per finished trace, in order. `stamp` covers weights, prompts and settings."""
+
+    stamp: VerifierStamp
+
+    def score(self, traces: Sequence[Trace], tasks: Mapping[TaskId, Task]) -> Sequence[Rated | Unrated]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a chat model is asked: messages, and a key that fixes the randomness of its answer.
+
+    Example: Question(key="rubric/Trace:1f", messages=(Message(role="user", content="Which is better, A or B?"),))
+    """
+
+    key: str
+    messages: tuple[Message, ...]
+
+
+class ChatModel(Protocol):
+    """A model that is asked in words: the embedded one, or a server. `digest` names model, template and sampling.
+
+    `answer` gives one text per question; `option_logps` the log-probs (nats) that the answer begins with each option, comparable
+    among the options of one question.
+    """
+
+    name: str
+    digest: str
+
+    def answer(self, questions: Sequence[Question], *, max_tokens: int) -> Sequence[str | Unrated]: ...
+
+    def option_logps(self, questions: Sequence[Question], options: Sequence[str]) -> Sequence[tuple[float, ...] | Unrated]: ...
 
 
 class Tokenizer(Protocol):
