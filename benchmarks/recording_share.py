@@ -64,7 +64,8 @@ def instrument(clock: Clock) -> None:
     clock.wrap(Optimizer, "digest", "optimizer's digest")
     clock.wrap(Publisher, "_probe", "probe of the published policy")
     clock.wrap(session, "save_checkpoint", "checkpoints")
-    clock.wrap(stages, "save_state", "state to continue from")
+    for module in (stages.supervised, stages.policy_gradient):
+        clock.wrap(module, "save_state", "state to continue from")
     clock.wrap(step, "batch_record", "batches and updates")
     clock.wrap(step, "update_record", "batches and updates")
     clock.wrap(recording, "sft_tensors", "batches and updates")

@@ -77,14 +77,14 @@ def test_a_comparison_of_half_the_tasks_is_caught(warm, tmp_path, monkeypatch):
 @pytest.mark.fault(stage=1, injection="policy training on tasks that stand in no table")
 def test_training_on_tasks_that_were_never_compared_is_caught(warm, tmp_path, monkeypatch):
     with monkeypatch.context() as m:
-        m.setattr(stages, "_pool", lambda session, stage: foreign(session, 8))
+        m.setattr(stages.policy_gradient, "pool", lambda session, stage: foreign(session, 8))
         run = short(warm, tmp_path / "run")
     assert_caught(run, 1, record="Trace", evidence="never compared")
 
 
 @pytest.mark.fault(stage=1, injection="the last evaluation uses a benchmark that no training task was compared with")
 def test_an_evaluation_on_tasks_that_were_never_compared_is_caught(warm, tmp_path, monkeypatch):
-    real = stages._protocol
+    real = stages.evaluation.protocol_of
 
     def another(session, sampling, tasks, named):
         late = "rl" in session.versions and named[0] == "heldout"
@@ -92,9 +92,9 @@ def test_an_evaluation_on_tasks_that_were_never_compared_is_caught(warm, tmp_pat
             session, sampling, tasks, named)
 
     with monkeypatch.context() as m:
-        m.setattr(stages, "_protocol", another)
-        m.setattr(stages, "compare", lambda before, after, *, changed: before)
-        m.setattr(stages, "_evaluate", evaluate_alone(stages._evaluate))
+        m.setattr(stages.evaluation, "protocol_of", another)
+        m.setattr(stages.evaluation, "compare", lambda before, after, *, changed: before)
+        m.setattr(stages.evaluation, "run", evaluate_alone(stages.evaluation.run))
         run = short(warm, tmp_path / "run")
     assert_caught(run, 1, record="ProtocolBundle", evidence="12 of its 12 tasks were never compared")
 
@@ -114,16 +114,16 @@ def test_thresholds_that_find_nothing_are_caught(warm, tmp_path, monkeypatch):
 
 @pytest.mark.fault(stage=1, injection="held-out problems among the general prompts of the cold start")
 def test_a_held_out_problem_among_general_prompts_is_caught(warm, tmp_path, monkeypatch):
-    real = stages._demonstrations
+    real = stages.supervised.written
 
     def general(session, name, stage):
         asked = tuple(task.prompt[-1].content for task in session.sides.heldout[:4])
         with monkeypatch.context() as inner:
-            inner.setattr(stages, "GENERAL_PROMPTS", asked)
+            inner.setattr(stages.supervised, "GENERAL_PROMPTS", asked)
             return real(session, name, stage)
 
     with monkeypatch.context() as m:
-        m.setattr(stages, "_demonstrations", general)
+        m.setattr(stages.supervised, "written", general)
         run = short(warm, tmp_path / "run", "stages.cold_start.general_share=0.25")
     assert_caught(run, 1, record="Demonstration", evidence="shows the evaluation task Task:")
 

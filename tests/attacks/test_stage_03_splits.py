@@ -80,14 +80,14 @@ def test_an_in_family_evaluation_that_is_not_declared_is_caught(warm, tmp_path, 
 @pytest.mark.fault(stage=3, injection="policy training draws from the held-out side")
 def test_training_on_the_held_out_side_is_caught(warm, tmp_path, monkeypatch):
     with monkeypatch.context() as m:
-        m.setattr(stages, "_pool", lambda session, stage: session.sides.heldout)
+        m.setattr(stages.policy_gradient, "pool", lambda session, stage: session.sides.heldout)
         run = short(warm, tmp_path / "run")
     assert_caught(run, 3, record="Trace", evidence="was sampled for training and stands in tasks/heldout")
 
 
 @pytest.mark.fault(stage=3, injection="the cold start demonstrates held-out problems")
 def test_demonstrations_of_held_out_problems_are_caught(warm, tmp_path, monkeypatch):
-    real = stages._demonstrations
+    real = stages.supervised.written
 
     def swapped(session, name, stage):
         sides = session.sides
@@ -98,20 +98,20 @@ def test_demonstrations_of_held_out_problems_are_caught(warm, tmp_path, monkeypa
             session.sides = sides
 
     with monkeypatch.context() as m:
-        m.setattr(stages, "_demonstrations", swapped)
+        m.setattr(stages.supervised, "written", swapped)
         run = short(warm, tmp_path / "run")
     assert_caught(run, 3, record="Demonstration", evidence="was demonstrated and stands in tasks/heldout")
 
 
 @pytest.mark.fault(stage=3, injection="the last evaluation asks training problems and calls them held-out")
 def test_an_evaluation_on_training_problems_is_caught(warm, tmp_path, monkeypatch):
-    real = stages._protocol
+    real = stages.evaluation.protocol_of
 
     def easy(session, sampling, tasks, named):
         return real(session, sampling, session.sides.train[:len(tasks)], named)
 
     with monkeypatch.context() as m:
-        m.setattr(stages, "_protocol", easy)
+        m.setattr(stages.evaluation, "protocol_of", easy)
         run = short(warm, tmp_path / "run")
     assert_caught(run, 3, record="Trace", evidence="was sampled for evaluation and stands in tasks/train")
 

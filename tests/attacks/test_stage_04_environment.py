@@ -61,7 +61,7 @@ def test_a_judge_that_remembers_is_caught(warm, tmp_path, monkeypatch):
 
 @pytest.mark.fault(stage=4, injection="another judge takes over after the proof")
 def test_a_judge_that_was_not_proved_is_caught(warm, tmp_path, monkeypatch):
-    real = stages._policy_gradient
+    real = stages.policy_gradient.run
 
     def replaced(session, name, stage, state):
         honest, session.judge = session.judge, faulty_judges.GenerousJudge(session.settings.reward)
@@ -69,7 +69,7 @@ def test_a_judge_that_was_not_proved_is_caught(warm, tmp_path, monkeypatch):
         session.judge = honest
 
     with monkeypatch.context() as m:
-        m.setattr(stages, "_policy_gradient", replaced)
+        m.setattr(stages.policy_gradient, "run", replaced)
         run = short(warm, tmp_path / "run")
     assert_caught(run, 4, record="Trace", evidence="which no proof covers")
 

@@ -53,13 +53,14 @@ def test_a_cold_start_on_its_own_words_passes(clean):
 
 
 def test_a_tool_turn_that_is_masked_passes(warm, tmp_path, monkeypatch):
-    run = faulty(monkeypatch, warm, tmp_path / "run", (stages, "_demonstration", demonstrated("tool")), overrides=SHORT)
+    run = faulty(monkeypatch, warm, tmp_path / "run", (stages.supervised, "demonstration", demonstrated("tool")), overrides=SHORT)
     assert rows(run)[5].result == "pass", rows(run)[5]
 
 
 @pytest.mark.fault(stage=5, injection="a tool's observation is labelled and trained as the policy's own words")
 def test_an_observation_that_trains_is_caught(warm, tmp_path, monkeypatch):
-    run = faulty(monkeypatch, warm, tmp_path / "run", (stages, "_demonstration", demonstrated("policy")), overrides=SHORT)
+    run = faulty(monkeypatch, warm, tmp_path / "run", (stages.supervised, "demonstration", demonstrated("policy")),
+                 overrides=SHORT)
     assert_caught(run, 5, record="Demonstration", evidence="is the tool's by the roles of the messages and the policy's by")
 
 
@@ -69,14 +70,14 @@ def test_a_learner_that_ignores_the_owners_is_caught(warm, tmp_path, monkeypatch
         tree = demonstration_tree(demonstration)
         return dataclasses.replace(tree, actions=tuple((True,) * len(acts) for acts in tree.actions))
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (stages, "_demonstration", demonstrated("tool")),
+    run = faulty(monkeypatch, warm, tmp_path / "run", (stages.supervised, "demonstration", demonstrated("tool")),
                  (sft, "demonstration_tree", everything), overrides=SHORT)
     assert_caught(run, 5, record="SftReport", evidence="tool text")
 
 
 @pytest.mark.fault(stage=5, injection="the mask starts early: the generation prompt counts as the policy's")
 def test_a_mask_that_starts_early_is_caught(warm, tmp_path, monkeypatch):
-    real = stages._demonstration
+    real = stages.supervised.demonstration
 
     def early(session, task, asked, written):
         made = real(session, task, asked, written)
@@ -84,7 +85,7 @@ def test_a_mask_that_starts_early_is_caught(warm, tmp_path, monkeypatch):
         return dataclasses.replace(made, owners=(Span(owner="user", length=prompt.length - 2),
                                                  Span(owner="policy", length=body.length + 2)))
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (stages, "_demonstration", early), overrides=SHORT)
+    run = faulty(monkeypatch, warm, tmp_path / "run", (stages.supervised, "demonstration", early), overrides=SHORT)
     assert_caught(run, 5, record="Demonstration", evidence="2 tokens have the wrong owner")
 
 
@@ -105,20 +106,21 @@ def test_demonstrations_that_are_cut_before_they_train_are_caught(warm, tmp_path
         return dataclasses.replace(one, token_ids=one.token_ids[:-1],
                                    owners=(prompt, Span(owner="policy", length=body.length - 1)))
 
-    update, stored = stages.sft_update, stages.sft_tensors
+    update, stored = stages.supervised.sft_update, stages.supervised.sft_tensors
 
     def trained(decoder, optimizer, batch, **how):
         return update(decoder, optimizer, list(map(cut, batch)), **how)
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (stages, "sft_update", trained),
-                 (stages, "sft_tensors", lambda ledger, batch, weight_T: stored(ledger, list(map(cut, batch)), weight_T)),
+    run = faulty(monkeypatch, warm, tmp_path / "run", (stages.supervised, "sft_update", trained),
+                 (stages.supervised, "sft_tensors",
+                  lambda ledger, batch, weight_T: stored(ledger, list(map(cut, batch)), weight_T)),
                  overrides=SHORT)
     assert_caught(run, 5, record="SftReport", evidence="train")
 
 
 @pytest.mark.fault(stage=5, injection="prompts are written by hand instead of by the template whose digest is recorded")
 def test_a_prompt_that_the_template_did_not_write_is_caught(warm, tmp_path, monkeypatch):
-    real = stages._demonstration
+    real = stages.supervised.demonstration
 
     def plain(session, task, asked, written):
         made = real(session, task, asked, written)
@@ -126,7 +128,7 @@ def test_a_prompt_that_the_template_did_not_write_is_caught(warm, tmp_path, monk
         body = made.token_ids[made.owners[0].length:]
         return dataclasses.replace(made, token_ids=prompt + body, owners=(Span(owner="user", length=len(prompt)), made.owners[1]))
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (stages, "_demonstration", plain), overrides=SHORT)
+    run = faulty(monkeypatch, warm, tmp_path / "run", (stages.supervised, "demonstration", plain), overrides=SHORT)
     assert_caught(run, 5, record="Demonstration", evidence="not what the template writes in front of message 1")
 
 

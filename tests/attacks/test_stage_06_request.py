@@ -53,19 +53,19 @@ def test_a_comparison_of_different_budgets_is_caught(warm, tmp_path, monkeypatch
         comparison = heldout.compare(dataclasses.replace(before, protocol=after.protocol), after, changed=changed)
         return dataclasses.replace(comparison, before=content_id(before))
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (stages, "compare", lax), (attacks, "quick_recipe", colder))
+    run = faulty(monkeypatch, warm, tmp_path / "run", (stages.evaluation, "compare", lax), (attacks, "quick_recipe", colder))
     assert_caught(run, 6, record="Comparison", evidence="temperature (")
 
 
 @pytest.mark.fault(stage=6, injection="the later evaluation samples with another top_k than the recipe; no protocol says so")
 def test_an_envelope_that_leaves_the_recipe_is_caught(warm, tmp_path, monkeypatch):
-    real = stages._protocol
+    real = stages.evaluation.protocol_of
 
     def narrow(session, sampling, tasks, named):
         late = "rl" in session.versions
         return real(session, dataclasses.replace(sampling, top_k=1) if late else sampling, tasks, named)
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (stages, "_protocol", narrow))
+    run = faulty(monkeypatch, warm, tmp_path / "run", (stages.evaluation, "protocol_of", narrow))
     assert_caught(run, 6, record="SamplingEnvelope", evidence="top_k 1, the recipe says 0")
 
 
@@ -85,20 +85,20 @@ def best_of(protocol, policy, stage, trials):
 
 @pytest.mark.fault(stage=6, injection="the best of six attempts is recorded, one was issued, and the census counts what was kept")
 def test_the_best_of_several_attempts_is_caught(warm, tmp_path, monkeypatch):
-    real = stages.close_census
+    real = stages.evaluation.close_census
 
     def kept(scope, issued, outcomes):
         return real(scope, {one.attempt: one.family for one in outcomes}, outcomes)
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (stages, "close_census", kept),
-                 (stages, "evaluate", lambda protocol, policy, stage: best_of(protocol, policy, stage, 6)),
+    run = faulty(monkeypatch, warm, tmp_path / "run", (stages.evaluation, "close_census", kept),
+                 (stages.evaluation, "evaluate", lambda protocol, policy, stage: best_of(protocol, policy, stage, 6)),
                  overrides=("stages.rl.steps=1",))
     assert_caught(run, 6, record="Trace", evidence="only 1 attempts at the task were issued")
 
 
 @pytest.mark.fault(stage=6, injection="every held-out task is issued three times under a protocol of one trial")
 def test_more_trials_than_the_protocol_has_are_caught(warm, tmp_path, monkeypatch):
-    real, issue = heldout.evaluate, stages.dispatch
+    real, issue = heldout.evaluate, stages.evaluation.dispatch
 
     def thrice(protocol):
         return dataclasses.replace(protocol, bundle=dataclasses.replace(protocol.bundle, trials=3))
@@ -107,8 +107,8 @@ def test_more_trials_than_the_protocol_has_are_caught(warm, tmp_path, monkeypatc
         done = real(thrice(protocol), policy, stage=stage)
         return dataclasses.replace(done, report=dataclasses.replace(done.report, protocol=content_id(protocol.bundle)))
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (stages, "evaluate", evaluated),
-                 (stages, "dispatch", lambda protocol, envelope: issue(thrice(protocol), envelope)),
+    run = faulty(monkeypatch, warm, tmp_path / "run", (stages.evaluation, "evaluate", evaluated),
+                 (stages.evaluation, "dispatch", lambda protocol, envelope: issue(thrice(protocol), envelope)),
                  overrides=("stages.rl.steps=1",))
     assert_caught(run, 6, record="EvalReport", evidence="3 attempts at each task were issued, the protocol has 1 trials")
 

@@ -19,7 +19,7 @@ from rollbook.training import policy as training
 from rollbook.training.policy import PolicyLearner
 
 UPDATE, SCORE, EVALUATE, RATE = PolicyLearner.update, PolicyLearner.score, training.evaluate, optimizer.rate
-RECORD, TOKENS, FROM, BLOB, CUT = (stepping.update_record, Packed.tokens, stages.from_settings, recording._blob,
+RECORD, TOKENS, FROM, BLOB, CUT = (stepping.update_record, Packed.tokens, stages.policy_gradient.from_settings, recording._blob,
                                    stepping.minibatches)
 
 NORMALIZED = {"kind": "GroupNormalized", "eps": 1e-6, "ddof": 1}
@@ -148,7 +148,8 @@ def test_a_micro_batch_that_is_dropped(monkeypatch, warm, tmp_path):
 @pytest.mark.fault(stage=11, injection="the objective is widened between recipe and learner; batch and update agree with each "
                    "other")
 def test_another_objective_than_the_recipe_names(monkeypatch, warm, tmp_path):
-    run = attack(monkeypatch, warm, tmp_path / "run", (stages, "from_settings", lambda given: FROM({**given, "high": 0.9})))
+    run = attack(monkeypatch, warm, tmp_path / "run", (stages.policy_gradient, "from_settings",
+                                                          lambda given: FROM({**given, "high": 0.9})))
     assert_caught(run, 11, record="Batch", evidence="high 0.9 for 0.3")
 
 

@@ -23,7 +23,7 @@ def test_an_honest_evaluation_passes_and_shows_its_gain(clean):
 
 @pytest.mark.fault(stage=13, injection="the later evaluation runs at another temperature, under its own protocol")
 def test_a_gain_of_another_temperature_is_caught(warm, tmp_path, monkeypatch):
-    real, compare = stages._protocol, heldout.compare
+    real, compare = stages.evaluation.protocol_of, heldout.compare
 
     def cooler(session, sampling, tasks, named):
         late = len(session.versions) > 3
@@ -34,8 +34,8 @@ def test_a_gain_of_another_temperature_is_caught(warm, tmp_path, monkeypatch):
         return dataclasses.replace(comparison, before=heldout.content_id(before))
 
     with monkeypatch.context() as m:
-        m.setattr(stages, "_protocol", cooler)
-        m.setattr(stages, "compare", lax)
+        m.setattr(stages.evaluation, "protocol_of", cooler)
+        m.setattr(stages.evaluation, "compare", lax)
         run = attacked(warm, tmp_path / "run")
     assert_caught(run, 13, record="Comparison", evidence="temperature")
 
@@ -61,7 +61,8 @@ def test_a_report_that_keeps_the_better_of_two_judgements_is_caught(warm, tmp_pa
 def test_a_claim_without_an_interval_above_zero_is_caught(warm, tmp_path, monkeypatch):
     real = heldout.compare
     with monkeypatch.context() as m:
-        m.setattr(stages, "compare", lambda b, a, *, changed: dataclasses.replace(real(b, a, changed=changed), claim="gain"))
+        m.setattr(stages.evaluation, "compare",
+                  lambda b, a, *, changed: dataclasses.replace(real(b, a, changed=changed), claim="gain"))
         run = attacked(warm, tmp_path / "run")
     assert_caught(run, 13, record="Comparison", evidence="allows none")
 
@@ -83,21 +84,21 @@ def test_a_gain_of_a_kinder_judge_is_caught(warm, tmp_path, monkeypatch):
                     stage=stage)
 
     with monkeypatch.context() as m:
-        m.setattr(stages, "evaluate", evaluated)
+        m.setattr(stages.evaluation, "evaluate", evaluated)
         run = attacked(warm, tmp_path / "run")
     assert_caught(run, 13, record="EvalReport", evidence="the protocol's judge")
 
 
 @pytest.mark.fault(stage=13, injection="evaluations leave out items of their protocol")
 def test_an_evaluation_that_leaves_out_tasks_is_caught(warm, tmp_path, monkeypatch):
-    real = stages._protocol
+    real = stages.evaluation.protocol_of
 
     def fewer(session, sampling, tasks, named):
         made = real(session, sampling, tasks, named)
         return dataclasses.replace(made, tasks=made.tasks[:-4]) if named[0] == "heldout" else made
 
     with monkeypatch.context() as m:
-        m.setattr(stages, "_protocol", fewer)
+        m.setattr(stages.evaluation, "protocol_of", fewer)
         run = attacked(warm, tmp_path / "run")
     assert_caught(run, 13, record="EvalReport", evidence="not the 16 of the protocol")
 
@@ -112,6 +113,6 @@ def test_a_report_of_other_weights_is_caught(warm, tmp_path, monkeypatch):
         return dataclasses.replace(done, report=report)
 
     with monkeypatch.context() as m:
-        m.setattr(stages, "evaluate", evaluated)
+        m.setattr(stages.evaluation, "evaluate", evaluated)
         run = attacked(warm, tmp_path / "run")
     assert_caught(run, 13, record="EvalReport", evidence="weights")

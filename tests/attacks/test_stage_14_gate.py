@@ -25,7 +25,7 @@ RIGHT = {"start_eval": 12, "cold_eval": 6, "final_eval": 9}      # of 16: these 
 def finished(warm, tmp_path_factory):
     """A run whose last policy is better than the one before and worse than the start; the policy of its first RL step was
     never evaluated."""
-    real = stages.evaluate
+    real = stages.evaluation.evaluate
 
     def evaluated(protocol, policy, *, stage):
         right = {task.id for task in protocol.tasks[:RIGHT[stage]]}
@@ -39,7 +39,7 @@ def finished(warm, tmp_path_factory):
         return real(dataclasses.replace(protocol, judge=Scripted()), policy, stage=stage)
 
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(stages, "evaluate", evaluated)
+        m.setattr(stages.evaluation, "evaluate", evaluated)
         return attacked(warm, tmp_path_factory.mktemp("finished") / "run", "stages.rl.probe_every=0")
 
 

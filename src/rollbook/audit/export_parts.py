@@ -74,7 +74,7 @@ def _synthesis(source: Source) -> Part:
     source.writer.json(part.place("mixture.json"), {name: encode(stage) for name, stage in stages.items()})
     part.holds["mixture of styles and share of general answers"] = part.place("mixture.json")
     _code(part, source, "programs that write the traces, prompts of the general answers, their sampling", "tasks",
-          "orchestration/stages.py")
+          "orchestration/stages")
     part.none["a teacher model"] = "traces are written by programs; general answers come from the policy the stage starts from"
     return part
 

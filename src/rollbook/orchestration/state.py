@@ -1,19 +1,23 @@
-"""The state between two steps of a training stage: master weights, optimizer, cursor; what resume starts from."""
+"""The state between two steps of a training stage: every trained module with its optimizer, cursor; what resume starts from."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from rollbook.models.weights import load_into
 from rollbook.orchestration.session import Session
 from rollbook.records import PolicyVersion, decode, encode
 from rollbook.training.optimizer import Optimizer
+
+POLICY = "policy"       # the module that the session's decoder is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,20 +32,31 @@ class StepState:
     version: PolicyVersion
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A module in training (policy, critic, reward model) and its optimizer; None where it has none or begins anew."""
+
+    module: nn.Module
+    optimizer: Optimizer | None
+
+
 def folder(root: Path) -> Path:
     return root / "checkpoints" / ".state"
 
 
-def save_state(session: Session, optimizer: Optimizer, *, stage: str, step: int, cursor: int, version: PolicyVersion) -> None:
-    """Writes the state beside the old one and swaps them; a kill leaves one of the two whole."""
+def save_state(session: Session, trained: Mapping[str, Trained], *, stage: str, step: int, cursor: int,
+               version: PolicyVersion) -> None:
+    """Writes the state beside the old one and swaps them; a kill leaves one of the two whole. `trained` holds `policy`."""
     state = StepState(stage=stage, step=step, seq=session.ledger.last_seq, cursor=cursor,
                       next_index=session.publisher.next_index, version=version)
     target = folder(session.root)
     part = target.with_name(".state.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    save_file({name: p.detach() for name, p in session.policy.decoder.named_parameters()}, str(part / "weights.safetensors"))
-    save_file(optimizer.state(), str(part / "optimizer.safetensors"))
+    for name, one in trained.items():
+        save_file({key: p.detach() for key, p in one.module.named_parameters()}, str(part / f"{name}.safetensors"))
+        if one.optimizer is not None:
+            save_file(one.optimizer.state(), str(part / f"{name}.optimizer.safetensors"))
     (part / "state.json").write_text(json.dumps(encode(state)))
     old = target.with_name(".state.old")
     shutil.rmtree(old, ignore_errors=True)
@@ -62,17 +77,21 @@ def read_state(root: Path) -> StepState | None:
 
 
 def restore(session: Session, state: StepState) -> None:
-    """Weights, numbering and engine as they were."""
-    load_into(session.policy.decoder, load_file(str(folder(session.root) / "weights.safetensors")))
+    """The policy's weights, numbering and engine as they were."""
+    load_into(session.policy.decoder, load_file(str(folder(session.root) / f"{POLICY}.safetensors")))
     session.resident = None
     session.publisher.next_index = state.next_index
     session.publisher.rehash()
     session.publisher.load(state.version.index)
 
 
-def restore_optimizer(session: Session, optimizer: Optimizer) -> None:
-    """Moments and step count as they were."""
-    optimizer.load(load_file(str(folder(session.root) / "optimizer.safetensors")))
+def restore_trained(session: Session, trained: Mapping[str, Trained]) -> None:
+    """Moments and step count of each optimizer as they were, and the weights of every module but the policy (see `restore`)."""
+    for name, one in trained.items():
+        if name != POLICY:
+            load_into(one.module, load_file(str(folder(session.root) / f"{name}.safetensors")))
+        if one.optimizer is not None:
+            one.optimizer.load(load_file(str(folder(session.root) / f"{name}.optimizer.safetensors")))
 
 
 def drop_state(root: Path) -> None:

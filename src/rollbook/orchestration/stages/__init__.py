@@ -1,0 +1,30 @@
+"""The kinds of stage of a pipeline, one module each, and the one place that says which module runs which kind."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from rollbook.orchestration.session import Session
+from rollbook.orchestration.stages import evaluation, pass_rate, policy_gradient, supervised
+from rollbook.orchestration.state import StepState
+from rollbook.records.recipe import Evaluate, PassRate, PolicyGradient, Sft, Stage
+
+
+def run_stage(session: Session, name: str, stage: Stage, state: StepState | None) -> None:
+    """Runs one stage to its end; `state` is where an interrupted run of it stood."""
+    match stage:
+        case Evaluate():
+            evaluation.run(session, name, stage)
+        case Sft():
+            supervised.run(session, name, stage, state)
+        case PassRate():
+            pass_rate.run(session, name, stage)
+        case PolicyGradient():
+            policy_gradient.run(session, name, stage, state)
+        case _:
+            assert_never(stage)
+
+
+def steps_of(stage: Stage) -> int:
+    """How many steps a stage shows in its progress."""
+    return stage.steps if isinstance(stage, (Sft, PolicyGradient)) else 1

@@ -1,0 +1,51 @@
+"""Held-out evaluation of a policy, and the paired comparison with an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollbook.evaluation.heldout import Evaluated, Protocol, compare, dispatch, evaluate, tasks_hash
+from rollbook.experience.admission import outcome
+from rollbook.ledger import close_census
+from rollbook.orchestration.session import Session
+from rollbook.orchestration.step import families
+from rollbook.records import EvalReport, PolicyVersion, ProtocolBundle, Task, content_id
+from rollbook.records.recipe import Evaluate, SamplingSettings
+
+
+def run(session: Session, name: str, stage: Evaluate) -> None:
+    policy = session.take(stage.policy)
+    protocol = protocol_of(session, stage.sampling, session.sides.heldout, ("heldout", stage.trials, stage.seed))
+    done = evaluated(session, name, protocol, policy)
+    if stage.compare_to is not None:
+        before = next(r for r in session.ledger.records(EvalReport) if r.stage == stage.compare_to)
+        comparison = compare(before, done.report, changed="policy")
+        session.ledger.append(comparison)
+        gain = comparison.gain
+        session.progress.note(f"{name}: {100 * gain.estimate:+.1f} points over {stage.compare_to} "
+                              f"(paired 95% interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f}, {gain.count} problems)")
+    session.progress.step(1, {"eval/heldout_accuracy": done.report.accuracy.estimate})
+    session.finish(name, "Evaluate", policy, policy)
+
+
+def protocol_of(session: Session, sampling: SamplingSettings, tasks: Sequence[Task], named: tuple[str, int, int]) -> Protocol:
+    name, trials, seed = named
+    bundle = ProtocolBundle(
+        name=name, tasks=tasks_hash(tasks), task_count=len(tasks), environment=content_id(session.image),
+        verifier=session.judge.digest, template=session.policy.tokenizer.template_digest, temperature=sampling.temperature,
+        top_p=sampling.top_p, max_tokens=session.settings.tasks.max_tokens, trials=trials, seed=seed, aggregation="mean")
+    return Protocol(bundle=bundle, tasks=tuple(tasks), rollouts=session.rollouts(sampling), judge=session.judge,
+                    in_family=session.sides.manifest.in_family)
+
+
+def evaluated(session: Session, name: str, protocol: Protocol, policy: PolicyVersion) -> Evaluated:
+    """The evaluation with its record: protocol and attempts before the first token, trajectories, census, report."""
+    tasks, scope = session.tasks, f"eval/{name}"
+    envelope = protocol.rollouts.envelope(policy.weights)
+    issued = dispatch(protocol, envelope)
+    session.ledger.append_many([envelope, protocol.bundle, issued])
+    done = evaluate(protocol, policy, stage=name)
+    outcomes = [outcome(t, v, tasks[t.task].family) for t, v in zip(done.traces, done.verdicts, strict=True)]
+    session.ledger.write_traces(scope, done.traces, done.verdicts, outcomes)
+    session.ledger.append_many([close_census(scope, families([issued], tasks), outcomes), done.report])
+    return done

@@ -1,0 +1,70 @@
+"""Reinforcement learning of one policy: the loop over `step`, its probes and its states."""
+
+from __future__ import annotations
+
+from rollbook.experience.admission import AdmissionRule
+from rollbook.objectives.settings import from_settings
+from rollbook.orchestration.session import Session, TaskStream
+from rollbook.orchestration.stages import evaluation
+from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state, restore_trained, save_state
+from rollbook.orchestration.step import PolicyRun, StepSettings, step
+from rollbook.records import PolicyVersion, RecipeError, Task
+from rollbook.records.recipe import PolicyGradient
+from rollbook.training.optimizer import Optimizer
+from rollbook.training.policy import PolicyLearner
+
+
+def run(session: Session, name: str, stage: PolicyGradient, state: StepState | None) -> None:
+    started = session.versions[stage.policy]
+    version = started if state is None else state.version
+    if state is None:
+        session.take(stage.policy)
+    tasks = pool(session, stage)
+    stream = TaskStream(tasks, seed=session.settings.run.seed, cursor=state.cursor if state else 0)
+    run = _policy_run(session, name, stage, resumed=state is not None)
+    for number in range((state.step if state else 0) + 1, stage.steps + 1):
+        version, report = step(run, stream, version, number)
+        metrics = {**report.metrics, **report.observed}
+        if stage.probe_every and number % stage.probe_every == 0 and number < stage.steps:
+            metrics["eval/probe_accuracy"] = _probe(session, name, stage, version, number)
+        session.progress.step(number, metrics)
+        last = number == stage.steps
+        if not last and (session.stop or (stage.checkpoint_every and number % stage.checkpoint_every == 0)):
+            save_state(session, {POLICY: Trained(module=session.policy.decoder, optimizer=run.learner.optimizer)}, stage=name,
+                       step=number, cursor=stream.cursor, version=version)
+            session.check_stop()
+    session.finish(name, "PolicyGradient", started, version)
+    drop_state(session.root)
+
+
+def pool(session: Session, stage: PolicyGradient) -> tuple[Task, ...]:
+    if stage.tasks == "train":
+        return session.sides.train
+    kept = set(session.selections[stage.tasks])
+    if not kept:
+        raise RecipeError(f"stage {stage.tasks} selected no task to train on", got="an empty selection",
+                          why="no candidate was solved as often as its bounds ask",
+                          fix=f"widen --set stages.{stage.tasks}.low and .high, or raise .candidates, in a new run")
+    return tuple(task for task in session.sides.train if task.id in kept)
+
+
+def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: bool) -> PolicyRun:
+    objective = from_settings(dict(stage.objective))
+    optimizer = Optimizer(session.policy.decoder.parameters(), stage.optimizer, stage.steps * stage.minibatches)
+    learner = PolicyLearner(session.policy.decoder, optimizer, dtype=session.dtype, temperature=stage.sampling.temperature,
+                            start=session.frozen(stage.policy) if resumed else None)
+    if resumed:
+        restore_trained(session, {POLICY: Trained(module=session.policy.decoder, optimizer=optimizer)})
+    settings = StepSettings(prompts=stage.prompts, per_task=stage.per_task, groups=stage.groups, max_waves=stage.max_waves,
+                            minibatches=stage.minibatches, max_batch_tokens=stage.max_batch_tokens,
+                            max_length=session.settings.tasks.max_tokens)
+    return PolicyRun(stage=name, ledger=session.ledger, rollouts=session.rollouts(stage.sampling), judge=session.judge,
+                     learner=learner, publisher=session.publisher, objective=objective,
+                     admission=AdmissionRule(least=2, drop_uniform=True), settings=settings, tasks=session.tasks)
+
+
+def _probe(session: Session, name: str, stage: PolicyGradient, version: PolicyVersion, number: int) -> float:
+    """Accuracy on the first `probe` held-out problems as the policy is trained, for the curve only."""
+    protocol = evaluation.protocol_of(session, stage.sampling, session.sides.heldout[:stage.probe],
+                                      ("probe", 1, session.settings.run.seed))
+    return evaluation.evaluated(session, f"{name}/probe/{number:06d}", protocol, version).report.accuracy.estimate
