@@ -19,6 +19,7 @@ from typing import Any
 
 from rollbook.environments.sandbox import launch
 from rollbook.environments.sandbox.payload import packed, sealed
+from rollbook.environments.sandbox.session import SESSION, Session, driver
 from rollbook.environments.sandbox.supervise import Stream, attend, ending, pipe
 from rollbook.environments.sandbox.usage import Watcher
 from rollbook.records.codec import canonical, digest
@@ -50,6 +51,7 @@ class BubblewrapSandbox:
         self._lock = threading.Lock()
         self._zygotes: list[launch.Zygote] = []              # one, or none before the first program
         self._cells: deque[_Cell] = deque()                  # made in advance
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._closed = False
         self._finalizer = weakref.finalize(self, _end_all, self._zygotes, self._cells)
 
@@ -65,8 +67,33 @@ class BubblewrapSandbox:
         raise SandboxError("the sandbox's interpreter ended twice before it started a program", got=f"{ATTEMPTS} attempts",
                            why="it runs no program itself, so the machine ended it: often for lack of memory")
 
+    def open(self, files: Mapping[str, bytes] | None = None, *, limits: Limits = SESSION,
+             environment: Mapping[str, str] | None = None) -> Session:
+        """A session with a disk and a Python of its own. Any number can be open; at most `parallel` commands run at a time."""
+        program = driver(files or {}, limits, environment or {})
+        for _ in range(ATTEMPTS):
+            here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            cell = self._cell()
+            try:
+                with there:
+                    if cell.start(program, there.fileno()):
+                        session = Session(cell, limits, self._turns, self._sessions.discard, here)
+                        self._sessions.add(session)
+                        return session
+            except BaseException:
+                cell.close()
+                here.close()
+                raise
+            cell.close()
+            here.close()
+            self._forget(cell.zygote)
+        raise SandboxError("the sandbox's interpreter ended twice before it started a session", got=f"{ATTEMPTS} attempts",
+                           why="it runs no program itself, so the machine ended it: often for lack of memory")
+
     def close(self) -> None:
         """Ends everything that runs in the sandbox and waits for it."""
+        for session in list(self._sessions):
+            session.close()
         with self._lock:
             self._closed = True
             _end_all(self._zygotes, self._cells)
@@ -123,12 +150,21 @@ class _Cell:
             os.close(self._open.pop())
         self._status.close()
 
-    def start(self, program: Program) -> bool:
-        """True once the program runs; False if the cell's interpreter ended before."""
+    def process(self) -> int:
+        """The number of process 1 of the namespaces."""
+        assert self._first is not None
+        return _process_of(self._first)
+
+    def status(self) -> int:
+        """A descriptor that can be read when the program has ended."""
+        return self._status.fileno()
+
+    def start(self, program: Program, stdin: int | None = None) -> bool:
+        """True once the program runs; False if the cell's interpreter ended before. `stdin` replaces the program's own input."""
         self._oom_kills = oom_kills()
         given: list[int] = []                                # payload, standard input, output and error
         try:
-            given += [sealed(packed(program), "payload"), sealed(program.stdin, "stdin")]
+            given += [sealed(packed(program), "payload"), sealed(program.stdin, "stdin") if stdin is None else os.dup(stdin)]
             for _ in range(2):
                 stream, writing = pipe(program.limits.output_bytes)
                 self.streams.append(stream)

@@ -49,8 +49,9 @@ def pipe(limit: int) -> tuple[Stream, int]:
     return Stream(reading, limit), writing
 
 
-def attend(streams: Sequence[Stream], *, done: int, deadline: float, look: Look) -> Limit | None:
-    """Reads until `done` can be read, which means that the program ended (None), or until a limit is exceeded."""
+def attend(streams: Sequence[Stream], *, done: int, deadline: float, look: Look,
+           enough: Callable[[], bool] = lambda: False) -> Limit | None:
+    """Reads until `done` can be read, which means that the program ended, or there is `enough` (None), or a limit is exceeded."""
     with selectors.PollSelector() as selector:
         selector.register(done, selectors.EVENT_READ)
         for stream in streams:
@@ -69,7 +70,7 @@ def attend(streams: Sequence[Stream], *, done: int, deadline: float, look: Look)
                 if not key.data.open:
                     selector.unregister(key.fd)
             now = time.monotonic()
-            if ended:
+            if ended or enough():
                 return None
             if now >= deadline:
                 return "wall"
