@@ -2,136 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
-
 import click
 
-if TYPE_CHECKING:
-    from rollbook.recipes import Document, Entry
+SCALE = click.option("--scale", default="full", show_default=True, help="lab, tiny, or full (the true scale).")
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 def recipes(ctx: click.Context) -> None:
-    """List the built-in recipes; show or check one."""
+    """List the built-in recipes with their state; show one, check some, or write a file of assumptions."""
     if ctx.invoked_subcommand is None:
-        from rollbook.cli_output import table
-        from rollbook.recipes import builtin_names, load
+        _list()
 
-        documents = [load(name) for name in builtin_names()]
-        table("Recipes", ("name", "title", "subject"), [(one.name, one.title, one.subject) for one in documents])
+
+def _list() -> None:
+    from rollbook.recipes import builtin_names, load
+    from rollbook.recipes.state import UNBUILT, state
+
+    documents = [load(name) for name in builtin_names()]
+    longest = max(len(one.name) for one in documents)
+    states = [state(one) for one in documents]
+    for one, what in zip(documents, states, strict=True):
+        dim = what == UNBUILT or what.startswith("needs")
+        click.echo(f"{one.name:<{longest}}  {click.style(what, dim=dim)}")
+        click.echo(f"{'':<{longest}}  {click.style(one.subject, fg='bright_black')}")
+    runs = sum(what.startswith("runs") for what in states)
+    unbuilt = states.count(UNBUILT)
+    click.echo(f"\n{len(documents)} recipes: {runs} run as they are, {len(documents) - runs - unbuilt} need values from you, "
+               f"{unbuilt} are not built here.\n"
+               "`rollbook recipes show NAME` prints a card, `rollbook recipes template NAME` the values.")
 
 
 @recipes.command("show")
 @click.argument("name")
-@click.option("--scale", default="full", show_default=True, help="lab, tiny, or full (the true scale).")
+@SCALE
 def show(name: str, scale: str) -> None:
     """Show recipe NAME: its pipeline, every value with its label and source, and what is unknown."""
-    from rollbook.recipes import entries, load
-    from rollbook.recipes.overlay import scaled
-    from rollbook.recipes.problems import Problems
+    from rollbook.cli_card import show as card
+    from rollbook.recipes import load
+
+    card(load(name), scale)
+
+
+@recipes.command("template")
+@click.argument("name")
+@SCALE
+def template(name: str, scale: str) -> None:
+    """Print a file for `rollbook run NAME --assume FILE`: every value that is not disclosed, with meaning and usual range."""
+    from rollbook.recipes import load
+    from rollbook.recipes.state import template as text
+    from rollbook.records.errors import RecipeError
 
     document = load(name)
-    problems = Problems()
-    settings = scaled(document, scale, problems)
-    problems.raise_any(document.file)
-    click.echo(f"{document.title}\n  name     {document.name}\n  subject  {document.subject}\n  source   {document.source}"
-               f"\n  scales   full, {', '.join(document.scales)}\n\nPipeline:")
-    for line in pipeline(settings.get("stages", {})):
-        click.echo(f"  {line}")
-    values = [(path, entry) for path, entry in entries(settings) if not structural(path)]
-    _show_values(document, scale, values)
-    _show_unknown(document.subject)
-    left = sum(entry.unknown for _, entry in values)
-    click.echo(f"{left} of {len(values)} values are not disclosed." if left else "Every value is given at this scale.")
-
-
-def structural(path: str) -> bool:
-    """Whether a value only says which record a mapping is; the kinds of an objective are values of the recipe."""
-    return path.endswith(".kind") and ".objective." not in path
-
-
-def _show_values(document: Document, scale: str, values: list[tuple[str, Entry]]) -> None:
-    from rollbook.cli_output import table
-
-    known = [(path, *_described(entry)) for path, entry in values if not entry.unknown]
-    unknown = [(path, entry.note or "", entry.typical or "") for path, entry in values if entry.unknown]
-    click.echo()
-    table(f"Values at scale {scale}", ("value", "is", "label", "source or reason"), known)
-    table("Disclosed, but no setting here", ("fact", "is", "label", "source"),
-          [(name, *_described(entry)) for name, entry in document.facts.items()])
-    table("Not disclosed (give them with --set or --assume FILE)", ("value", "means", "typical"), unknown)
-
-
-def _described(entry: Entry) -> tuple[str, str, str]:
-    from rollbook.cli_output import text
-
-    source = _cited(entry.claim) if entry.claim else ""
-    about = "; drawn from ".join(part for part in (entry.reason, source) if part)
-    if entry.scaled_from is not None:
-        about = f"scaled from {text(entry.scaled_from)}" + (f": {about}" if about else "")
-    return text(entry.value), entry.label or "-", about
-
-
-def _cited(name: str) -> str:
-    """A claim's id with the place where it was read."""
-    from rollbook.evidence.registry import builtin
-
-    if name not in builtin().ids:
-        return name
-    source = builtin().claim(name).source
-    return f"{name} ({source.document} {source.section})"
-
-
-def _show_unknown(subject: str) -> None:
-    """What the sources say to be unknown of the release, whether this recipe has a setting for it or not."""
-    from rollbook.cli_output import table
-    from rollbook.evidence.registry import builtin
-
-    if subject not in {release.subject for release in builtin().releases.values()}:
-        return
-    rows = [(claim.stage, claim.says, claim.id) for claim in builtin().about(subject) if claim.label == "U"]
-    table(f"Unknown of {subject}", ("stage", "what", "claim"), rows)
-
-
-def pipeline(stages: Mapping[str, Any]) -> Iterator[str]:
-    """The stages as a tree: each below the policy that it starts from."""
-    from rollbook.records.graph import START
-
-    below: dict[str, list[str]] = {}
-    for name, stage in stages.items():
-        source = _said(stage, "policy") or "?"
-        below.setdefault(source if source in stages else START if source == START else "?", []).append(name)
-    for root in (START, "?"):
-        if root in below:
-            yield "start: the initial model" if root == START else "a policy that is not disclosed"
-            yield from _branch(root, stages, below, "")
-
-
-def _branch(parent: str, stages: Mapping[str, Any], below: Mapping[str, list[str]], indent: str) -> Iterator[str]:
-    children = below.get(parent, [])
-    for index, name in enumerate(children):
-        last = index == len(children) - 1
-        yield f"{indent}{'└─' if last else '├─'} {name}: {_stage(stages[name])}"
-        yield from _branch(name, stages, below, indent + ("   " if last else "│  "))
-
-
-def _stage(stage: Mapping[str, Any]) -> str:
-    kind = _said(stage, "kind") or "?"
-    objective = stage.get("objective")
-    named = _said(objective, "kind") if isinstance(objective, Mapping) else None
-    parts = [f"{kind} by {named}" if named else f"{kind} by an objective that is not disclosed" if objective else kind]
-    for field, words in (("tasks", "on the tasks of"), ("compare_to", "compared with")):
-        if other := _said(stage, field):
-            parts.append(f"{words} {other}")
-    return ", ".join(parts)
-
-
-def _said(stage: Any, field: str) -> str | None:
-    entry = stage.get(field) if isinstance(stage, Mapping) else None
-    value = getattr(entry, "value", None)
-    return value if isinstance(value, str) else None
+    if document.unbuilt:
+        raise RecipeError(f"recipe {document.name} cannot be run", got="a template", why=document.unbuilt,
+                          fix=f"`rollbook recipes show {document.name}` prints what is disclosed")
+    click.echo(text(document, scale), nl=False)
 
 
 @recipes.command("check")
@@ -164,6 +90,9 @@ def _check(name: str) -> None:
     from rollbook.recipes import load, resolve, unknowns
 
     document = load(name)
+    if document.unbuilt:
+        click.echo(f"{document.name}: ok, {len(document.facts) + len(document.pipeline)} statements, not built")
+        return
     for scale in (*document.scales, "full"):
         if left := len(unknowns(document, scale)):
             shown = f"`rollbook recipes show {name} --scale {scale}`"

@@ -66,12 +66,16 @@ def _assumed(path: str, entry: Entry, reading: Reading) -> Entry:
 
 
 def supplied(base: Tree, assumed: Assumptions, problems: Problems) -> Tree:
-    """`base` with its unknown values filled in; a value that is not unknown is refused."""
+    """`base` with its unknown values filled in; a value that is not unknown is refused.
+
+    Where the kind of a stage is unknown, so is the pipeline: stages of the user's own may stand beside it.
+    """
     missing = {path: entry for path, entry in entries(base) if entry.unknown}
     before = len(problems.found)
     known = dict(entries(base))
+    free = [*missing, *(["stages"] if any(name.startswith("stages.") and name.endswith(".kind") for name in missing) else [])]
     for path, entry in entries(assumed.values):
-        if not any(path == name or path.startswith(f"{name}.") for name in missing):
+        if not any(path == name or path.startswith(f"{name}.") for name in free) or (path in known and path not in missing):
             problems.add(_not_unknown(f"{assumed.file}:{entry.line}", path, known, list(missing)))
     if len(problems.found) > before:
         return base

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from rollbook.records.errors import RecipeError
 SCHEMA = "rollbook.recipe/1"
 BUILTIN = Path(__file__).parent / "builtin"
 _TEXTS = ("name", "title", "subject", "source")
-_KEYS = ("schema", *_TEXTS, "facts", "settings", "scales")
+_OPTIONAL = ("row", "unbuilt")
+_KEYS = ("schema", *_TEXTS, *_OPTIONAL, "pipeline", "facts", "settings", "scales")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,9 @@ class Overlay:
 class Document:
     """A recipe as written: `settings` at true scale, `scales` over it, `facts` that are disclosed but have no setting.
 
+    `row` is the system's row in the list of systems. A recipe whose mechanisms are not all built says so in `unbuilt`, has no
+    settings, and tells its stages in `pipeline`, in their order, each with its label.
+
     Example: Document(name="magistral-small", title="...", subject="Magistral Small (2025-06)", source="...", file="x.yaml",
         settings={"run": {"seed": Entry(value=1)}}, scales={"lab": Overlay(...)}, facts={})
     """
@@ -47,6 +52,9 @@ class Document:
     settings: Tree
     scales: Mapping[str, Overlay]
     facts: Mapping[str, Entry]
+    pipeline: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
+    row: str | None = None
+    unbuilt: str | None = None
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -96,28 +104,32 @@ def read(text: str, source: str, registry: Registry | None = None) -> Document:
     scales = {name: _overlay(parsed, name, reading) for name in _mapping(body, "scales", reading)}
     for name, overlay in scales.items():
         _check_extends(name, scales, reading) if overlay.extends else None
-    facts = _part(parsed, "facts", reading)
-    for name, item in facts.items():
-        if not isinstance(item, Entry):
-            reading.refuse(f"facts.{name}", f"facts.{name} must be one labelled value", got="a mapping")
+    facts, pipeline = (_labelled_part(parsed, key, reading) for key in ("facts", "pipeline"))
     if isinstance(body.get("subject"), str):
         subject = citations.Subject(release=body["subject"], source=source, line=reading.line("subject"), problems=problems)
         overlays = (Cited(tree=overlay.changes, prefix=f"scales.{name}.") for name, overlay in scales.items())
-        parts = (Cited(tree=settings), *overlays, Cited(tree=facts, prefix="facts.", facts=True))
+        parts = (Cited(tree=settings), *overlays, Cited(tree=pipeline, prefix="pipeline."),
+                 Cited(tree=facts, prefix="facts.", facts=True))
         citations.check(parts, subject, lambda: registry or builtin())
         citations.check_objectives(settings, subject)
     problems.raise_any(source)
-    return Document(**{key: body[key] for key in _TEXTS}, file=source, settings=settings, scales=scales, facts=facts)
+    return Document(**{key: body[key] for key in _TEXTS}, file=source, settings=settings, scales=scales, facts=facts,
+                    pipeline=pipeline, row=body.get("row"), unbuilt=body.get("unbuilt"))
 
 
 def _check_header(body: Mapping[str, Any], reading: Reading) -> None:
     for key in body:
         if key not in _KEYS:
             reading.refuse(key, f"unknown key {key}", got=repr(key), fix=f"nearest names: {nearest(key, list(_KEYS))}")
-    for key in (*_TEXTS, "settings"):
+    for key in (*_TEXTS, "pipeline" if "unbuilt" in body else "settings"):
         if key not in body:
             reading.refuse("", f"missing key {key}", why="a recipe needs it", fix=f"write `{key}:`")
-    for key in _TEXTS:
+    for key in ("settings", "scales") if "unbuilt" in body else ():
+        if key in body:
+            reading.refuse(key, f"a recipe that is not built has {key}",
+                           why="settings of a part of a pipeline would pass for the whole",
+                           fix=f"remove `{key}:`, or remove `unbuilt:` once every mechanism is there")
+    for key in (*_TEXTS, *_OPTIONAL):
         if key in body and not (isinstance(body[key], str) and body[key].strip()):
             reading.refuse(key, f"{key} must be a text", got=repr(body[key]))
     name = body.get("name")
@@ -145,6 +157,20 @@ def _part(parsed: Parsed, key: str, reading: Reading, dropped: tuple[str, ...] =
     inner = Reading(source=reading.source, lines=lines, origin=reading.origin, problems=reading.problems)
     branches: Tree = tree({name: below for name, below in item.items() if name not in dropped}, "", inner)
     return branches
+
+
+def _labelled_part(parsed: Parsed, key: str, reading: Reading) -> dict[str, Entry]:
+    """The entries under a key that holds one labelled value a name."""
+    kept = {}
+    for name, item in _part(parsed, key, reading).items():
+        if isinstance(item, Entry) and item.label is not None:
+            kept[name] = item
+        else:
+            reading.refuse(f"{key}.{name}", f"{key}.{name} must be one labelled value",
+                           got="a mapping" if not isinstance(item, Entry) else repr(item.value),
+                           why="a statement about a release says how it is known",
+                           fix="write {value: ..., label: ..., claim: ...}")
+    return kept
 
 
 def _overlay(parsed: Parsed, name: str, reading: Reading) -> Overlay:

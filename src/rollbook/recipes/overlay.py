@@ -12,7 +12,7 @@ from rollbook.recipes.values import DISCLOSED, OBJECTIVE_KIND, Entry, Reading, T
 from rollbook.recipes.yamltext import join, parse
 from rollbook.records.codec import TAG, nearest
 from rollbook.records.errors import RecipeError
-from rollbook.records.recipe import Settings
+from rollbook.records.recipe import Settings, Stage
 
 
 def scaled(document: Document, scale: str, problems: Problems) -> Tree:
@@ -20,7 +20,7 @@ def scaled(document: Document, scale: str, problems: Problems) -> Tree:
     if scale == "full":
         return document.settings
     if scale not in document.scales:
-        raise RecipeError("unknown scale", got=repr(scale), why=f"{document.name} has full, {', '.join(document.scales)}",
+        raise RecipeError("unknown scale", got=repr(scale), why=f"{document.name} has {', '.join(['full', *document.scales])}",
                           fix=f"nearest names: {nearest(scale, ['full', *document.scales])}")
     overlay = document.scales[scale]
     base = scaled(document, overlay.extends, problems) if overlay.extends else document.settings
@@ -52,6 +52,8 @@ class Layer:
                 merged[name] = self._strange(new, below, old)     # what was unknown turns out to have parts
             elif isinstance(old, Entry):
                 self._refuse(old, f"{below} is one value, not a mapping", got=", ".join(new), fix=f"write {below}: VALUE")
+            elif isinstance(old, dict) and isinstance(tag := old.get(TAG), Entry) and tag.unknown and TAG in new:
+                merged[name] = self.merge(_fields_of(old, new), new, below)
             elif old is None or _kind(new, old) != _kind(old, old):
                 merged[name] = self._strange(new, below)
             else:
@@ -94,6 +96,13 @@ class Layer:
 def _equal(one: Any, other: Any) -> bool:
     """Equal as YAML values: 1 and 1.0 are, 1 and true are not."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _fields_of(old: Tree, new: Tree) -> Tree:
+    """What an undecided stage keeps of its open fields once its kind is chosen: those that the kind has."""
+    kind = next((one for one in get_args(Stage) if one.__name__ == _kind(new, old)), None)
+    known = {field.name for field in dataclasses.fields(kind)} if kind else set(old)
+    return {name: item for name, item in old.items() if name in known or name == TAG}
 
 
 def _kind(branches: Tree, default: Tree) -> Any:

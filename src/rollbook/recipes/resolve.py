@@ -29,13 +29,16 @@ def resolve(document: Document, scale: str, overrides: Sequence[str] = (), assum
     subject = f"recipe {document.name} at scale {scale}"
     if scale not in SCALES:
         raise RecipeError("unknown scale", got=repr(scale), fix=f"nearest names: {nearest(scale, list(SCALES))}")
+    if document.unbuilt:
+        raise RecipeError(f"recipe {document.name} cannot be run", got=f"scale {scale}", why=document.unbuilt,
+                          fix=f"`rollbook recipes show {document.name}` prints what is disclosed, `rollbook recipes` what runs")
     problems = Problems()
     settings = overlay.scaled(document, scale, problems)
     if assumed is not None:
         settings = supplied(settings, assumed, problems)
     settings = overlay.overridden(settings, overrides, objective.fields(), problems)
     problems.raise_any(subject)
-    _refuse_unknown(settings, subject, document.scales)
+    _refuse_unknown(settings, subject, [name for name in document.scales if name != scale and not unknowns(document, name)])
     decoded = _decoded(settings, document.file, problems)
     problems.raise_any(subject)
     assert decoded is not None
@@ -59,10 +62,10 @@ def _refuse_unknown(settings: Tree, subject: str, smaller: Iterable[str]) -> Non
     if not missing:
         return
     width = max(len(path) for path, _ in missing)
-    rows = [f"    {path:<{width}}  {entry.note}" + (f" (typical: {entry.typical})" if entry.typical else "")
-            for path, entry in missing]
+    rows = [f"    {path:<{width}}  {entry.note} (typical, I: {entry.typical})" for path, entry in missing]
     raise RecipeError("\n".join([f"{subject} cannot start: {len(missing)} values are not disclosed", *rows]),
-                      why="what is not known is not invented; a value you supply is recorded as yours",
+                      why="what is not known is not invented; a typical value is inferred from other systems (I), one that you "
+                          "supply is recorded as yours",
                       fix=" or ".join(["add --set PATH=VALUE for each", "give them in a file with --assume FILE",
                                        *(f"use --scale {scale}" for scale in smaller)]))
 

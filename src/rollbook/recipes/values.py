@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from rollbook.recipes.problems import Problems
+from rollbook.recipes.usual import usual
 from rollbook.recipes.yamltext import join
 from rollbook.records.codec import nearest
 from rollbook.records.errors import RecipeError
@@ -16,9 +17,9 @@ from rollbook.records.recipe import Label, Plain
 LABELS: tuple[str, ...] = get_args(Label)
 DISCLOSED = frozenset({"D", "C", "R"})
 Origin = Literal["recipe", "overlay", "user"]
-_FIELDS = ("value", "values", "label", "claim", "reason", "scaled_from", "note", "typical")
+_FIELDS = ("value", "values", "label", "claim", "reason", "scaled_from", "note", "typical", "each")
 OBJECTIVE_KIND = ".objective.kind"  # a stage's objective: the one `kind` that is a statement about the release
-_NEEDS = {"D": ("claim",), "C": ("claim",), "R": ("claim",), "I": ("reason",), "U": ("note", "typical")}
+_NEEDS = {"D": ("claim",), "C": ("claim",), "R": ("claim",), "I": ("reason",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +112,33 @@ def _labelled(document: Mapping[str, Any], path: str, reading: Reading) -> Any:
     about = {key: document.get(key) for key in ("claim", "reason", "note", "typical", "scaled_from")}
     if "values" in document:
         return _group(document, path, {**about, "label": label}, reading)
+    if "each" in document:
+        return {name: _unknown(join(path, name), about, reading, path) for name in _names(document["each"], path, reading)}
+    if label == "U":
+        return _unknown(path, about, reading, path)
     return Entry(value=document.get("value"), label=label, origin=reading.origin, line=reading.line(path), file=reading.source,
                  **about)
+
+
+def _unknown(path: str, about: Mapping[str, Any], reading: Reading, written_at: str) -> Entry:
+    """An unknown value with its meaning and usual range: as written, else as the field has them everywhere."""
+    known = usual(path)
+    told = {**about, "note": about["note"] or (known.means if known else None),
+            "typical": about["typical"] or (known.typical if known else None)}
+    for need in ("note", "typical"):
+        if not isinstance(told[need], str) or not told[need].strip():
+            reading.refuse(written_at, f"{path} has label U but no {need}",
+                           why="whoever supplies the value must know what it means" if need == "note" else
+                           "whoever supplies the value must know what is usual", fix=f"add `{need}:`, a text")
+    return Entry(value=None, label="U", origin=reading.origin, line=reading.line(written_at), file=reading.source, **told)
+
+
+def _names(each: Any, path: str, reading: Reading) -> list[str]:
+    if isinstance(each, list) and each and all(isinstance(name, str) and name for name in each) and len(set(each)) == len(each):
+        return each
+    reading.refuse(join(path, "each"), f"{path}.each must be a list of different names", got=repr(each),
+                   fix="write `each: [learning_rate, beta1]`")
+    return []
 
 
 def _group(document: Mapping[str, Any], path: str, about: Mapping[str, Any], reading: Reading) -> Any:
@@ -133,17 +159,18 @@ def _structural(path: str) -> bool:
 
 def _check_label(document: Mapping[str, Any], path: str, reading: Reading) -> None:
     label = str(document["label"])
-    for need in _NEEDS[label]:
+    for need in _NEEDS.get(label, ()):
         if not isinstance(document.get(need), str) or not document[need].strip():
             why = {"claim": "a disclosed value is one that a named source states",
-                   "reason": "an inference without its reason is an invention",
-                   "note": "whoever supplies the value must know what it means",
-                   "typical": "whoever supplies the value must know what is usual"}[need]
+                   "reason": "an inference without its reason is an invention"}[need]
             reading.refuse(path, f"{path} has label {label} but no {need}", why=why, fix=f"add `{need}:`, a text")
     if label == "U" and ("value" in document or "values" in document):
         reading.refuse(path, f"{path} has label U and a value", got=repr(document.get("value", "values")),
                        why="an unknown value is not known", fix="remove the value, or label it I with its reason")
-    if label != "U" and ("value" in document) == ("values" in document):
+    if label != "U" and "each" in document:
+        reading.refuse(path, f"{path} has label {label} and `each`", why="only what is unknown is listed without values",
+                       fix="write `values:`")
+    elif label != "U" and ("value" in document) == ("values" in document):
         reading.refuse(path, f"{path} has label {label} but not one of `value` and `values`",
                        why="only U has no value", fix="add `value:`")
 

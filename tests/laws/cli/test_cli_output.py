@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from rollbook import cli_progress
 from rollbook.cli import main
+from rollbook.cli_card import pipeline
 from rollbook.cli_output import grouped, text
-from rollbook.cli_recipes import pipeline
 from rollbook.recipes import Entry, load, unknowns
 from rollbook.recipes.document import BUILTIN
 
@@ -26,12 +26,18 @@ def test_recipes_lists_the_built_in_ones() -> None:
 
 
 def test_a_card_shows_each_value_with_label_and_source_and_what_is_unknown() -> None:
-    lines = {line.split()[0]: line.split() for line in shown("recipes", "show", "magistral-small").splitlines() if line.strip()}
-    assert lines["stages.rl.objective.high"][1:] == ["0.3", "D", "mistral.magistral-small.epsilon_high", "(case-study", "6.9)"]
-    assert lines["stages.rl.objective.kind"][1:4] == ["Magistral", "D", "mistral.magistral.objective"]
-    assert lines["stages.rl.per_task"][1:] == "responses per prompt, the group size G 8 to 16".split()
-    assert lines["batch_sequences"][1:3] == ["2048", "D"]
-    assert f"{len(unknowns(load('magistral-small'), 'full'))} of" in shown("recipes", "show", "magistral-small").splitlines()[-1]
+    card = shown("recipes", "show", "magistral-small")
+    assert "    D high: 0.3\n        mistral.magistral-small.epsilon_high (case-study 6.9)\n" in card
+    assert "    D kind: Magistral\n        mistral.magistral.objective" in card
+    assert "  U stages.rl.per_task\n      responses per prompt, the group size G; typical 8 to 16\n" in card
+    assert "  D batch_sequences: 2048\n" in card
+    assert f"{len(unknowns(load('magistral-small'), 'full'))} of" in card.splitlines()[-2]
+
+
+@pytest.mark.parametrize("scale", ["full", "lab", "tiny"])
+def test_a_card_is_at_most_eighty_columns_wide(scale: str) -> None:
+    long = [line for line in shown("recipes", "show", "magistral-small", "--scale", scale).splitlines() if len(line) > 80]
+    assert not long
 
 
 def test_a_card_draws_the_pipeline_below_the_policies_it_starts_from() -> None:

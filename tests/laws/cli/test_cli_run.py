@@ -132,7 +132,7 @@ def test_the_exit_code_of_a_run_is_the_commands(stage: Stage) -> None:
     (["run", "magistral-smal"], ["unknown recipe", "got 'magistral-smal'", "why:", "fix: nearest names: magistral-small"]),
     (["run", "missing.yaml"], ["recipe file not found", "fix:"]),
     (["run", "--scale", "huge"], ["unknown scale", "got 'huge'"]),
-    (["run", "--scale", "full"], ["values are not disclosed", "stages.rl.optimizer.learning_rate", "(typical: 1e-6 to 1e-5",
+    (["run", "--scale", "full"], ["values are not disclosed", "stages.rl.optimizer.learning_rate", "(typical, I: 1e-6 to 1e-5",
                                   "fix: add --set", "--assume FILE", "--scale lab"]),
     (["run", "--assume", "missing.yaml"], ["assumptions missing.yaml cannot be read"]),
     (["run", "--assume", "file"], ["file: a file of assumptions must begin with"]),

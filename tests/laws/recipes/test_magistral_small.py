@@ -37,7 +37,7 @@ def test_the_true_scale_refuses_and_lists_every_undisclosed_value_with_meaning_a
     assert {path for path, _ in missing} == set(SUPPLIED)
     assert names(caught.value, [f"{len(missing)} values are not disclosed"])
     for path, entry in missing:
-        assert names(caught.value, [f"{path} ", str(entry.note), f"(typical: {entry.typical})"])
+        assert names(caught.value, [f"{path} ", str(entry.note), f"(typical, I: {entry.typical})"])
 
 
 def test_supplying_every_undisclosed_value_makes_the_true_scale_run_as_the_users() -> None:

@@ -17,7 +17,7 @@ HIGH = "{value: 0.3, label: D, claim: test.big.high}"
     ("{value: 0.3, label: C}", ["has label C but no claim"]),
     ("{value: 0.3, label: I}", ["has label I but no reason"]),
     ("{value: 0.3, label: U, note: x}", ["has label U and a value", "got 0.3"]),
-    ("{label: U}", ["has label U but no note", "has label U but no typical"]),
+    ("{label: I, each: [a]}", ["has label I and `each`"]),
     ("{label: D, claim: x}", ["has label D but not one of `value` and `values`"]),
     ("{value: 0.3, label: X, claim: x}", ["unknown label", "got 'X'", "D, C, R, I, U"]),
     ("{value: 0.3, claim: x}", ["unknown label", "got None"]),
