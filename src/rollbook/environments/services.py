@@ -43,7 +43,8 @@ def open_services(*, ask: Asker | None = None) -> Iterator[Services]:
 
 def _sandbox() -> Sandbox:
     from rollbook.environments.sandbox import BubblewrapSandbox
-    return BubblewrapSandbox()
+    from rollbook.environments.sandbox.packages import shown
+    return BubblewrapSandbox(readonly=shown())
 
 
 def _runner(languages: tuple[Language, ...]) -> CodeRunner:

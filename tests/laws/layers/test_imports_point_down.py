@@ -47,7 +47,7 @@ ALLOWED = {  # the table of the architecture
     "cli_progress": {"records"},
 }
 HOMES = {"transformers": ("models/", "adapters/trl.py"), "trl": "adapters/trl.py", "vllm": "rollouts/engines/vllm.py",
-         "ray": "orchestration/runtimes/ray.py",
+         "ray": "orchestration/runtimes/ray.py", "bm25s": "environments/builtin/index.py",
          "duckdb": "ledger/query.py", "model_signing": "evaluation/signing.py", "cryptography": "evaluation/signing.py"}
 
 
