@@ -101,9 +101,9 @@ def _group(parent: str, held: Mapping[str, Entry]) -> None:
         click.echo(line)
 
 
-def _value(name: str, entry: Entry, indent: int) -> None:
+def _value(name: str, entry: Entry, indent: int, said: str | None = None) -> None:
     label = click.style(entry.label or "-", fg=COLOURS.get(entry.label or ""), bold=True)
-    first, *rest = wrapped(f"{name}: {_text(entry.value)}", indent + 2)
+    first, *rest = wrapped(f"{name}: {said or (entry.note if entry.unknown else _text(entry.value))}", indent + 2)
     click.echo(f"{' ' * indent}{label} {first.lstrip()}")
     for line in (*rest, *wrapped(_about(entry), indent + 4)):
         click.echo(line)
@@ -144,7 +144,19 @@ def _section(title: str, held: Mapping[str, Entry]) -> None:
         return
     click.echo(f"\n{title}:")
     for name, entry in held.items():
-        _value(name, entry, 2)
+        _value(name, entry, 2, _claimed(entry))
+
+
+def _claimed(entry: Entry) -> str | None:
+    """A fact with its bound, unit and denominator, where it is its claim's."""
+    from rollbook.evidence.agreement import shown
+    from rollbook.evidence.registry import builtin
+    from rollbook.recipes.stated import written
+
+    if entry.claim not in builtin().ids:
+        return None
+    claim = builtin().claim(entry.claim)
+    return shown(claim) if claim.value is not None and entry.value == written(claim) else None
 
 
 def _unknown_of(subject: str) -> None:

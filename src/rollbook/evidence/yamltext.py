@@ -46,7 +46,7 @@ CLAIMS = Dialect(name="a claims file", refusal=EvidenceError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """A parsed text: plain mappings, lists and scalars, and the 1-based line of every path of keys."""
+    """A parsed text: plain mappings, lists and scalars, and the 1-based line of every path of keys and list indices."""
 
     value: Any
     lines: Mapping[Path, int]
@@ -89,6 +89,7 @@ class _Building:
         if isinstance(node, yaml.ScalarNode):
             return self.loader.construct_object(node)
         if isinstance(node, yaml.SequenceNode):
+            self.lines.update({(*path, index): item.start_mark.line + 1 for index, item in enumerate(node.value)})
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         if node.tag != "tag:yaml.org,2002:map":
             raise self.refusal(node, f"{self.dialect.name} has no tags", got=str(node.tag), fix="remove the tag")

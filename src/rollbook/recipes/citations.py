@@ -11,6 +11,7 @@ from rollbook.evidence.claims import Claim, covers
 from rollbook.evidence.errors import EvidenceError
 from rollbook.evidence.registry import Registry
 from rollbook.recipes.problems import Problems
+from rollbook.recipes.stated import written
 from rollbook.recipes.units import units
 from rollbook.recipes.values import DISCLOSED, OBJECTIVE_KIND, Entry, Tree, entries
 from rollbook.records.errors import RecipeError
@@ -87,14 +88,21 @@ def _check(part: Cited, path: str, entry: Entry, known: Known) -> None:
         _check_mention(known.registry, entry, known.release)
     elif path.endswith(OBJECTIVE_KIND):
         _check_objective(known.cite(entry, UNSTATED), entry.value)
+    elif part.facts and _repeated(known.registry.claim(str(entry.claim)), entry.value):
+        known.cite(entry, UNSTATED)
     else:
         claim = known.cite(entry, entry.value)
-        said = list(claim.value) if isinstance(claim.value, tuple) else claim.value
+        said = written(claim)
         compared = isinstance(entry.value, str | list) and (part.facts or path.rpartition(".")[2] in NAMED)
         if compared and entry.value != said:
             raise _other_value(claim, entry.value)
         if not part.facts:
             _check_unit(claim, path, entry.value)
+
+
+def _repeated(claim: Claim, value: Any) -> bool:
+    """Whether a fact is the claim's own value, whatever its bound, or its own sentence."""
+    return value == claim.says or (value is not None and value == written(claim))
 
 
 def _check_mention(registry: Registry, entry: Entry, release: str) -> None:

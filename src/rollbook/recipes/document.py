@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.evidence.registry import Registry, builtin
-from rollbook.recipes import citations
+from rollbook.recipes import citations, stated
 from rollbook.recipes.citations import Cited
 from rollbook.recipes.problems import Problems
 from rollbook.recipes.values import Entry, Reading, Tree, tree
@@ -104,7 +104,7 @@ def read(text: str, source: str, registry: Registry | None = None) -> Document:
     scales = {name: _overlay(parsed, name, reading) for name in _mapping(body, "scales", reading)}
     for name, overlay in scales.items():
         _check_extends(name, scales, reading) if overlay.extends else None
-    facts, pipeline = (_labelled_part(parsed, key, reading) for key in ("facts", "pipeline"))
+    facts, pipeline = _facts(parsed, reading, registry), _steps(parsed, reading, registry)
     if isinstance(body.get("subject"), str):
         subject = citations.Subject(release=body["subject"], source=source, line=reading.line("subject"), problems=problems)
         overlays = (Cited(tree=overlay.changes, prefix=f"scales.{name}.") for name, overlay in scales.items())
@@ -159,10 +159,26 @@ def _part(parsed: Parsed, key: str, reading: Reading, dropped: tuple[str, ...] =
     return branches
 
 
-def _labelled_part(parsed: Parsed, key: str, reading: Reading) -> dict[str, Entry]:
+def _facts(parsed: Parsed, reading: Reading, registry: Registry | None) -> dict[str, Entry]:
+    """Labelled values, or a list of claims that are the facts."""
+    held = parsed.value.get("facts")
+    if isinstance(held, list):
+        return stated.facts(held, reading, lambda: registry or builtin())
+    return _labelled_part(parsed, "facts", reading)
+
+
+def _steps(parsed: Parsed, reading: Reading, registry: Registry | None) -> dict[str, Entry]:
+    """Labelled texts, or the claims that say them, in the order of the document."""
+    body = _mapping(parsed.value, "pipeline", reading)
+    cited = stated.steps(body, reading, lambda: registry or builtin())
+    told = _labelled_part(parsed, "pipeline", reading, dropped=tuple(name for name in body if isinstance(body[name], str)))
+    return {name: {**told, **cited}[name] for name in body if name in told or name in cited}
+
+
+def _labelled_part(parsed: Parsed, key: str, reading: Reading, dropped: tuple[str, ...] = ()) -> dict[str, Entry]:
     """The entries under a key that holds one labelled value a name."""
     kept = {}
-    for name, item in _part(parsed, key, reading).items():
+    for name, item in _part(parsed, key, reading, dropped).items():
         if isinstance(item, Entry) and item.label is not None:
             kept[name] = item
         else:

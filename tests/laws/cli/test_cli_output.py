@@ -30,7 +30,7 @@ def test_a_card_shows_each_value_with_label_and_source_and_what_is_unknown() -> 
     assert "    D high: 0.3\n        mistral.magistral-small.epsilon_high (case-study 6.9)\n" in card
     assert "    D kind: Magistral\n        mistral.magistral.objective" in card
     assert "  U stages.rl.per_task\n      responses per prompt, the group size G; typical 8 to 16\n" in card
-    assert "  D batch_sequences: 2048\n" in card
+    assert "  D batch_sequences: 2048 sequences per batch\n" in card
     assert f"{len(unknowns(load('magistral-small'), 'full'))} of" in card.splitlines()[-2]
 
 

@@ -126,15 +126,52 @@ def test_a_recipe_that_is_not_built_keeps_its_labels_and_refuses_to_run() -> Non
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("claim: test.big.train", "claim: test.other.high", ["facts.train", "belongs to Other"]),
     ("claim: test.big.objective", "claim: test.other.high", ["pipeline.decoder", "belongs to Other"]),
-    ("{value: the decoder is trained first, label: D, claim: test.big.objective}", "the decoder",
+    ("{value: the decoder is trained first, label: D, claim: test.big.objective}", "3",
      ["pipeline.decoder must be one labelled value"]),
     ("facts:", "settings: {}\nfacts:", ["a recipe that is not built has settings"]),
     (UNBUILT[UNBUILT.index("pipeline:"):UNBUILT.index("facts:")], "", ["missing key pipeline"]),
+    ("{value: the decoder is trained first, label: D, claim: test.big.objective}", "test.big.objectiv",
+     ["robot.yaml:9: unknown claim", "nearest ids: test.big.objective"]),
     ("unbuilt: no simulator is here", "unbuilt: [a]", ["unbuilt must be a text"]),
 ])
 def test_an_unbuilt_recipe_that_breaks_its_meaning_is_refused(old: str, new: str, words: list[str]) -> None:
     with pytest.raises(RecipeError) as caught:
         unbuilt(old, new)
+    assert names(caught.value, words)
+
+
+LIST = """facts:
+- test.big.share
+- test.big.at_most
+- test.big.listed
+- test.big.guess
+- test.big.kl
+"""
+
+
+def test_facts_and_steps_may_be_the_claims_themselves_and_keep_value_and_label() -> None:
+    text = UNBUILT[:UNBUILT.index("pipeline:")] + "pipeline:\n  rl: test.big.objective\n  clip: test.big.low\n" + LIST
+    document = read_document(text, "robot.yaml", REGISTRY)
+    held = {name: (entry.value, entry.label, entry.claim, entry.line) for name, entry in document.facts.items()}
+    assert held == {"share": (0.3, "D", "test.big.share", 12), "at_most": (2, "D", "test.big.at_most", 13),
+                    "listed": ([64, 128], "D", "test.big.listed", 14), "guess": (8, "I", "test.big.guess", 15),
+                    "kl": (False, "D", "test.big.kl", 16)}
+    assert document.facts["guess"].reason == "it is usual"
+    assert [(name, entry.label) for name, entry in document.pipeline.items()] == [("rl", "D"), ("clip", "U")]
+    assert document.pipeline["clip"].note == "The lower clip is not given."
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("test.big.low", ["robot.yaml", "claim test.big.low is no fact", "label U"]),
+    ("test.other.high", ["belongs to Other (2025)"]),
+    ("test.big.nothing", ["unknown claim", "nearest ids"]),
+    ("test.big.share", ["claim test.big.share is listed twice"]),
+    ("3", ["facts must be ids of claims, got 3"]),
+])
+def test_a_fact_that_its_claim_does_not_carry_is_refused(line: str, words: list[str]) -> None:
+    text = UNBUILT[:UNBUILT.index("facts:")] + LIST + f"- {line}\n"
+    with pytest.raises(RecipeError) as caught:
+        read_document(text, "robot.yaml", REGISTRY)
     assert names(caught.value, words)
 
 
