@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollbook.records import CodecError, RecordError, digest
-from rollbook.records.codec import OBSERVED, TAG
+from rollbook.records.codec import OBSERVED, TAG, sparse_fields
 
 _NAMES: dict[type, tuple[str, ...]] = {}
 
@@ -24,7 +24,11 @@ def _field_names(cls: type) -> tuple[str, ...]:
 
 def _document(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {TAG: type(value).__name__, **{name: getattr(value, name) for name in _field_names(type(value))}}
+        document = {TAG: type(value).__name__, **{name: getattr(value, name) for name in _field_names(type(value))}}
+        for name, default in sparse_fields(type(value)):
+            if document[name] == default:
+                del document[name]
+        return document
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, frozenset):

@@ -36,13 +36,18 @@ def save(root: Path, path: str, table: pa.Table, **options: Any) -> dict[str, st
         return {"path": path, "sha256": file_digest(temporary), "bytes": temporary.stat().st_size}
 
 
-def open_table(path: Path, schema: pa.Schema, position: str, older: Sequence[Mapping[bytes, bytes]] = ()) -> pq.ParquetFile:
-    """The Parquet file, if its columns and the record versions in its metadata are those of `schema`, or one of the `older`."""
+def open_table(path: Path, schema: pa.Schema, position: str, older: Sequence[Mapping[bytes, bytes]] = (), *,
+               wider: pa.Schema | None = None) -> pq.ParquetFile:
+    """The Parquet file, if its columns and the record versions in its metadata are those of `schema`, or one of the `older`.
+
+    `wider` are columns that a table may have instead.
+    """
     try:
         file = pq.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
         raise LedgerError(f"{position} could not be read", got=str(error)) from error
     stored = file.schema_arrow
+    schema = wider if wider is not None and stored.names == wider.names else schema
     if not stored.equals(schema, check_metadata=False) or stored.metadata not in (schema.metadata, *older):
         different = sorted({str(field) for field in stored} ^ {str(field) for field in schema}) or [str(stored.metadata)]
         file.close()

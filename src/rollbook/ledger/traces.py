@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,9 +17,11 @@ from rollbook.ledger.tables import ids_root, open_table, save
 from rollbook.records import (
     AbsentComponent,
     Component,
+    Episode,
     LedgerError,
     NotExposed,
     Outcome,
+    Part,
     RecordError,
     RewardVector,
     Scored,
@@ -28,6 +31,8 @@ from rollbook.records import (
     Unscored,
     Verdict,
     VerifierStamp,
+    decode,
+    encode,
 )
 from rollbook.records.codec import nearest
 
@@ -96,11 +101,22 @@ def _table(ids: Sequence[str], rows: Sequence[Row]) -> pa.Table:
     }
     verdicts = [_verdict_columns(verdict) for _, verdict, _ in rows]
     data |= {name: [verdict.get(name) for verdict in verdicts] for name, _ in columns.VERDICT}
+    more = [_more(trace) for trace in traces]
+    schema = columns.SCHEMA
+    if any(more):
+        data["episode"], schema = more, columns.WITH_EPISODES
     try:
-        return pa.table(data, schema=columns.SCHEMA)
+        return pa.table(data, schema=schema)
     except (pa.ArrowException, UnicodeEncodeError, OverflowError) as error:
         raise RecordError("a trace, verdict or outcome has a value that its column cannot hold", got=str(error)[:200],
                           why="text must be valid Unicode and integers fit in 32 bits", fix="mend it where it is made") from error
+
+
+def _more(trace: Trace) -> str | None:
+    """The episode and the other contexts of a trace as one JSON document; None for a single answer."""
+    if trace.episode is None and not trace.parts:
+        return None
+    return json.dumps(encode({name: getattr(trace, name) for name in columns.MORE}), sort_keys=True, separators=(",", ":"))
 
 
 def _token_columns(traces: Sequence[Trace]) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -200,11 +216,11 @@ def read_identified(path: Path, position: str) -> Iterator[tuple[TraceId, Row]]:
 
 def read_batches(path: Path, position: str, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     """The table as Arrow batches of these columns, or all, in order and in bounded memory."""
-    unknown = [name for name in names or () if name not in columns.SCHEMA.names]
+    unknown = [name for name in names or () if name not in columns.WITH_EPISODES.names]
     if unknown:
         raise RecordError("a trace table has no such column", got=unknown[0],
-                          fix=f"nearest names: {nearest(unknown[0], columns.SCHEMA.names)}")
-    with open_table(path, columns.SCHEMA, position, columns.OLDER) as file:
+                          fix=f"nearest names: {nearest(unknown[0], columns.WITH_EPISODES.names)}")
+    with open_table(path, columns.SCHEMA, position, columns.OLDER, wider=columns.WITH_EPISODES) as file:
         yield from file.iter_batches(batch_size=BATCH_ROWS, columns=names)
 
 
@@ -218,9 +234,10 @@ def _traces(batch: pa.RecordBatch) -> list[Trace]:
         raise LedgerError("a trace table has another number of log-probs than of tokens", why="they stand side by side")
     spans = batch.column("spans").to_pylist()
     shown = batch.column("logps").values.is_valid().to_pylist()
+    more = batch.column("episode").to_pylist() if "episode" in batch.schema.names else [None] * len(spans)
     traces = []
-    for start, (attempt, task, group, envelope, stop_reason, text, sampled), notes, parts in zip(
-            list(starts)[:-1], zip(*plain, strict=True), observed, spans, strict=True):
+    for start, (attempt, task, group, envelope, stop_reason, text, sampled), notes, parts, document in zip(
+            list(starts)[:-1], zip(*plain, strict=True), observed, spans, more, strict=True):
         segments, at = [], start
         for part in parts:
             end = at + part["length"]
@@ -228,8 +245,16 @@ def _traces(batch: pa.RecordBatch) -> list[Trace]:
             segments.append(Segment(owner=part["owner"], token_ids=tuple(ids[at:end]), version=part["version"], logps=known))
             at = end
         traces.append(Trace(attempt=attempt, task=task, group=group, envelope=envelope, segments=tuple(segments),
-                            stop_reason=stop_reason, text=text, sampled=tuple(sampled), observed=notes))
+                            stop_reason=stop_reason, text=text, sampled=tuple(sampled), observed=notes, **_read_more(document)))
     return traces
+
+
+def _read_more(document: str | None) -> dict[str, Any]:
+    if document is None:
+        return {}
+    held = json.loads(document)
+    return {"episode": decode(Episode | None, held["episode"], "episode"),
+            "parts": decode(tuple[Part, ...], held["parts"], "parts")}
 
 
 def _values(column: pa.ListArray, code: str) -> tuple[Sequence[int], list[Any]]:

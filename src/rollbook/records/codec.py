@@ -21,6 +21,13 @@ from rollbook.records.errors import CodecError
 T = TypeVar("T")
 OBSERVED = "observed"
 TAG = "kind"
+SPARSE = {"sparse": True}       # metadata of a field that a document leaves out at its default: ids of older records stay
+
+
+@functools.cache
+def sparse_fields(cls: Any) -> tuple[tuple[str, Any], ...]:
+    """Names and defaults of the fields that are left out of a document where they are at their default."""
+    return tuple((field.name, field.default) for field in dataclasses.fields(cls) if field.metadata.get("sparse"))
 
 
 def canonical(document: Any) -> bytes:
@@ -49,7 +56,9 @@ def content_id(record: Any) -> str:
 def encode(value: Any) -> Any:
     """The JSON document of a record (tagged with its kind) or of a plain value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        body = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        left_out = {name for name, default in sparse_fields(type(value)) if getattr(value, name) == default}
+        names = [field.name for field in dataclasses.fields(value) if field.name not in left_out]
+        body = {name: encode(getattr(value, name)) for name in names}
         return {TAG: type(value).__name__, **body}
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}

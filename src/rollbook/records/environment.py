@@ -25,15 +25,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from rollbook.records.codec import content_id
+from rollbook.records.episode import Action, FinalState, Observation, ToolSchema
 from rollbook.records.errors import RecordError, RollbookError
 from rollbook.records.reward import FailureCode
 from rollbook.records.sandbox import Language, Sandbox, SolutionRunner
 from rollbook.records.tasks import EnvironmentImage, Message, RawTask, Task
 
-ReplyOwner = Literal["tool", "environment", "user", "user_simulator", "system", "subagent"]
-ReplyError = Literal["malformed_call", "unknown_tool", "bad_arguments", "call_limit", "crash", "timeout", "flood", "not_text",
-                     "refused", "unavailable", "injected"]
-Ended = Literal["answered", "terminal", "gave_up", "environment_failed"]
 EnvironmentFaultCode = Literal["build", "reset", "act", "state", "timeout", "missing_tool", "not_text", "no_verifier"]
 
 
@@ -44,90 +41,6 @@ class EnvironmentFault(RollbookError):
                  fix: str | None = None):
         super().__init__(what, got=got, why=why, fix=fix)
         self.code = code
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSchema:
-    """A tool as it is shown to the policy; `parameters` is a JSON schema of type object.
-
-    Example: ToolSchema(name="calculator", description="Evaluates an arithmetic expression.", parameters={"type": "object",
-        "properties": {"expression": {"type": "string"}}, "required": ["expression"], "additionalProperties": False})
-    """
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        if not self.name or not all(mark.isalnum() or mark in "_-" for mark in self.name):
-            raise RecordError("a tool's name is letters, digits, _ and -", got=repr(self.name),
-                              why="every dialect of tool calls must be able to spell it")
-        if self.parameters.get("type") != "object":
-            raise RecordError(f"the parameters of {self.name} are a JSON schema of type object", got=str(self.parameters)[:80])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """A call that the policy made, read and checked. `id` is unique in the episode.
-
-    Example: ToolCall(id="call_0_0", name="calculator", arguments={"expression": "2+2"})
-    """
-
-    id: str
-    name: str
-    arguments: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """One turn of the policy: its text without calls and reasoning, and its calls in order (several are parallel calls).
-
-    Example: Action(text="Let me compute.", calls=(ToolCall(...),))
-    """
-
-    text: str = ""
-    calls: tuple[ToolCall, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """One message that the policy did not write. `call` names the call it answers; `error` says that it did not work, and how.
-
-    Example: Reply(owner="tool", content="4", call="call_0_0")
-    """
-
-    owner: ReplyOwner
-    content: str
-    call: str | None = None
-    error: ReplyError | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """What the policy sees next. `ended` is why there is no next turn; None while there is one.
-
-    From `reset`, `replies` follow the task's own prompt: empty where the prompt says everything.
-
-    Example: Observation(replies=(Reply(owner="tool", content="4", call="call_0_0"),))
-    """
-
-    replies: tuple[Reply, ...] = ()
-    ended: Ended | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalState:
-    """What is left when an episode is over: all a verifier may look at. `facts` are JSON values, `artifacts` texts by name.
-
-    Example: FinalState(facts={"answer": "4"}, artifacts={"notes.txt": "..."})
-    """
-
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    artifacts: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def id(self) -> str:
-        return content_id(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

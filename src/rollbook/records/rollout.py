@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import ClassVar, Literal, NewType
 
-from rollbook.records.codec import content_id
+from rollbook.records.codec import SPARSE, content_id
+from rollbook.records.episode import Episode, PartKind
 from rollbook.records.errors import RecordError
 from rollbook.records.tasks import Owner, TaskId
 
 TraceId = NewType("TraceId", str)
 AttemptId = NewType("AttemptId", str)
-StopReason = Literal["end_of_turn", "stop_string", "length", "context_full", "cancelled", "failed"]
+# The last row is of episodes with an environment: it ended them, or a budget of theirs did; "end_of_turn" is then the answer.
+StopReason = Literal["end_of_turn", "stop_string", "length", "context_full", "cancelled", "failed",
+                     "terminal", "gave_up", "turn_limit", "call_limit", "time_limit", "environment_failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +127,27 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A context of an attempt besides the one it ended in, with what was sampled there.
+
+    `parent` is the context that it came from: 0 the attempt's last one, n its part n - 1; None where it was the first.
+
+    Example: Part(kind="compacted", parent=None, segments=(Segment(...), ...), stop_reason="end_of_turn", sampled=("5d..",))
+    """
+
+    kind: PartKind
+    parent: int | None
+    segments: tuple[Segment, ...]
+    stop_reason: StopReason
+    sampled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """Stage 7: one trajectory. The first segment is the prompt; text is `text`, kept beside the ids, never re-tokenised.
 
+    `episode` is what happened in the environment, None for a single answer. `parts` are the attempt's other contexts in the order
+    they were opened, those it was compacted or split from and its subagents'; `segments` is the one it ended in.
     `group` joins the attempts that share a baseline. `sampled` holds, for each turn of the policy, the hash that the engine made
     of its tokens as it sampled them (`sampled_hash`); empty where the engine gave none. `envelope` is None only where a recorded
     host did not show how it samples. `observed` holds latency_s and the like, outside the id.
@@ -146,6 +167,8 @@ class Trace:
     text: str
     sampled: tuple[str, ...] = ()
     observed: Mapping[str, float] = field(default_factory=dict)
+    episode: Episode | None = field(default=None, metadata=SPARSE)
+    parts: tuple[Part, ...] = field(default=(), metadata=SPARSE)
 
     @property
     def id(self) -> TraceId:
@@ -173,6 +196,15 @@ class Trace:
     @property
     def token_ids(self) -> tuple[int, ...]:
         return tuple(token for segment in self.segments for token in segment.token_ids)
+
+    def contexts(self) -> tuple[Trace, ...]:
+        """The attempt as one trajectory for each context in which the policy spoke, in the order they were opened; each has the
+        attempt's names and no parts. For an attempt of one context, itself."""
+        if not self.parts:
+            return (self,)
+        own = [replace(self, segments=part.segments, stop_reason=part.stop_reason, sampled=part.sampled, parts=(), episode=None)
+               for part in self.parts]
+        return tuple(one for one in (*own, replace(self, parts=())) if one.action_count)
 
 
 def sampled_hash(token_ids: Sequence[int], logps: Sequence[float], versions: Sequence[int]) -> str:

@@ -11,7 +11,9 @@ from rollbook.records.errors import RecordError
 
 TaskId = NewType("TaskId", str)
 Role = Literal["system", "user", "assistant", "tool"]
-Owner = Literal["policy", "system", "user", "tool", "environment", "user_simulator", "subagent"]
+# "template" is what the chat template writes around messages; "history" are words of the policy, shown to it again in another
+# context than the one they were sampled in: neither is ever trained.
+Owner = Literal["policy", "system", "user", "tool", "environment", "user_simulator", "subagent", "template", "history"]
 Split = Literal["train", "heldout"]
 Origin = Literal["unstated", "recipe", "raw", "program", "policy", "tool", "environment"]
 
