@@ -19,7 +19,7 @@ from rollbook.training import policy as training
 from rollbook.training.policy import PolicyLearner
 
 UPDATE, SCORE, EVALUATE, RATE = PolicyLearner.update, PolicyLearner.score, training.evaluate, optimizer.rate
-RECORD, TOKENS, FROM, BLOB, CUT = (stepping.update_record, Packed.tokens, stages.policy_gradient.from_settings, recording._blob,
+RECORD, TOKENS, FROM, BLOB, CUT = (stepping.update_record, Packed.tokens, stages.policy_gradient.from_settings, recording.blob,
                                    stepping.minibatches)
 
 NORMALIZED = {"kind": "GroupNormalized", "eps": 1e-6, "ddof": 1}
@@ -200,7 +200,7 @@ def test_a_value_that_is_not_finite(monkeypatch, warm, tmp_path):
         if "gradient" in tensors:
             tensors = {**tensors, "gradient": tensors["gradient"].clone().index_fill_(0, torch.tensor([3]), float("nan"))}
         return BLOB(tensors)
-    run = attack(monkeypatch, warm, tmp_path / "run", (recording, "_blob", broken))
+    run = attack(monkeypatch, warm, tmp_path / "run", (recording, "blob", broken))
     assert_caught(run, 11, record="Update", evidence="not finite")
 
 

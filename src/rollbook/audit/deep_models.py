@@ -157,12 +157,14 @@ def gradients_again(work: Work) -> list[DeepFinding]:
 def _first_sft(work: Work, ruler: Ruler, name: str, stage: Sft, start: PolicyVersion) -> float | None:
     ledger = work.ledger
     event = next((one for one in ledger.events("SftReport") if one.body["stage"] == name), None)
-    table = next((one for one in ledger.events("RecordTable") if one.body["name"] == f"{name}/demonstrations"), None)
-    if event is None or table is None:
+    names = {f"{source}/demonstrations" for source in (name, *stage.data)}
+    tables = [one for one in ledger.events("RecordTable") if one.body["name"] in names]
+    if event is None or not tables:
         return None
     report: SftReport = event.record()
     wanted = set(report.demonstrations)
-    held = {identity: one for one in ledger.table_records(table) if (identity := record_id(one)) in wanted}
+    held = {identity: one for table in tables for one in ledger.table_records(table)
+            if (identity := record_id(one)) in wanted}
     ruler.at(name, f"{name} step {report.step}", event.id)
     if len(held) < len(wanted):
         ruler.say("demonstrations", str(len(wanted)), str(len(held)), "the others are not in the run")

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from rollbook.audit import stored
+from rollbook.audit.replay_modules import Held, Trainee, module_step, module_version, trainee
+from rollbook.audit.replay_report import Progress, ReplayReport, StageReplayed, beginning, prepared
 from rollbook.audit.replay_steps import PolicyStep, new_learner, policy_step, sft_step
-from rollbook.audit.ruler import TOLERANCES, Mismatch, Ruler, Tolerance
+from rollbook.audit.ruler import TOLERANCES, Ruler
 from rollbook.ledger import Event, Ledger, environment_manifest
 from rollbook.ledger.encoding import record_id
 from rollbook.ledger.sameness import Unlike, unlike
 from rollbook.models.load import load_policy
-from rollbook.models.runtime import prepare
 from rollbook.models.tokenizer import load_tokenizer
 from rollbook.models.weights import load_into, published_hash, read_tensors, weight_hash
 from rollbook.objectives.errors import ObjectiveError
@@ -29,60 +27,22 @@ from rollbook.records import (
     Demonstration,
     Diverged,
     LedgerError,
+    Merged,
+    ModuleUpdate,
+    ModuleVersion,
     PolicyVersion,
-    ResolvedRecipe,
+    Ranking,
     SftReport,
     StageEnd,
     Update,
 )
-from rollbook.records.graph import START
-from rollbook.records.recipe import PolicyGradient, Sft
+from rollbook.records.graph import START, inputs
+from rollbook.records.recipe import Merge, PolicyGradient, Preference, RewardModel, Sft
+from rollbook.training.merging import merged_weights
 from rollbook.training.policy import PolicyLearner
 
-
-class Progress(Protocol):
-    """What a replay tells while it goes on."""
-
-    def stage(self, name: str, index: int, total: int, steps: int) -> None: ...
-
-    def step(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageReplayed:
-    """A training stage as far as it was computed again; `weights` hashes what it led to, `ended` is False where it is open."""
-
-    stage: str
-    updates: int
-    weights: str
-    ended: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayReport:
-    """What came out. `exact`: equal bits were asked for; otherwise `tolerance` is what was allowed and `largest` what was seen.
-
-    `same_bits`: every hash and every number came out as recorded, whether or not that was asked for.
-
-    `mismatches` are those of the first update that differs, nothing after it was computed. `unlike` says what is not as it was.
-
-    Example: ReplayReport(run="a", exact=True, same_bits=True, threads=2, dtype="bfloat16", unlike=(), tolerance=None, largest={},
-        stages=(StageReplayed(stage="rl", updates=60, weights="ab..", ended=True),), mismatches=(), notes=())
-    """
-
-    run: str
-    exact: bool
-    same_bits: bool
-    threads: int
-    dtype: str
-    unlike: tuple[Unlike, ...]
-    tolerance: Tolerance | None
-    largest: Mapping[str, float]
-    stages: tuple[StageReplayed, ...]
-    mismatches: tuple[Mismatch, ...]
-    notes: tuple[str, ...]
+TRAINING = (Sft, PolicyGradient, RewardModel, Preference)
+Trained = Sft | PolicyGradient | RewardModel | Preference
 
 
 def replay_run(path: str | os.PathLike[str], *, only: Sequence[str] = (), threads: int | None = None,
@@ -106,12 +66,13 @@ class Replay:
         self.ledger, self.progress = ledger, progress
         recipe, self.first = beginning(ledger)
         self.settings = recipe.settings
-        training = {name: stage for name, stage in recipe.settings.stages.items() if isinstance(stage, (Sft, PolicyGradient))}
+        training = {name: stage for name, stage in recipe.settings.stages.items() if isinstance(stage, TRAINING)}
         strange = sorted(set(only) - training.keys())
         if strange:
             raise LedgerError("the run has no training stage of this name", got=", ".join(strange),
                               fix=f"one of: {', '.join(training)}")
         self.stages = {name: stage for name, stage in training.items() if not only or name in only}
+        self.read = {source for stage in self.stages.values() for source in inputs(stage).values()}
         self.asked = threads
         self.dtype, self.threads = prepared(ledger, recipe, self.first, threads)
         self.unlike = unlike(ledger.manifest, {**environment_manifest(), "threads": self.threads})
@@ -127,6 +88,7 @@ class Replay:
         self.shown: dict[str, Demonstration] = {}
         self.resident: str | None = None
         self.learner: PolicyLearner | None = None
+        self.trainee: Trainee | None = None
         self.now: str | None = None
         self.began: dict[str, Tensor] = {}
         self.window: list[str] = []
@@ -154,7 +116,7 @@ class Replay:
     def _take_event(self, event: Event) -> None:
         match event.kind:
             case "TraceTable" | "RecordTable":
-                if str(event.body["name"]).partition("/")[0] in self.stages:
+                if str(event.body["name"]).partition("/")[0] in self.stages or _elements(event) in self.read:
                     self.tables[str(event.body["name"])] = event
             case "Credit":
                 credit: Credit = event.record()
@@ -163,6 +125,12 @@ class Replay:
                 self.batches[event.id] = event.record()
             case "SftReport":
                 self._sft(event.id, event.record())
+            case "ModuleUpdate":
+                self._module(event.id, event.record())
+            case "ModuleVersion":
+                self._module_version(event.id, event.record())
+            case "Merged":
+                self._merged(event.id, event.record())
             case "Update":
                 self._update(event.id, event.record())
             case "PolicyVersion":
@@ -172,7 +140,7 @@ class Replay:
             case _:
                 pass
 
-    def _begin(self, name: str) -> Sft | PolicyGradient:
+    def _begin(self, name: str) -> Trained:
         """The stage's settings, its weights resident and its optimizer new when this is its first step."""
         stage = self.stages[name]
         if self.now != name:
@@ -180,7 +148,11 @@ class Replay:
             if self.progress is not None:
                 self.progress.stage(name, place, len(self.stages), stage.steps)
             self._load(self.first if stage.policy == START else self.ends[stage.policy])
-            self.learner = new_learner(self.decoder, stage, dtype=self.dtype)
+            self.learner = self.trainee = None
+            if isinstance(stage, (RewardModel, Preference)):
+                self.trainee = trainee(stage, self._held(stage))
+            else:
+                self.learner = new_learner(self.decoder, stage, dtype=self.dtype)
             self.began = {} if self.ruler.exact else {n: p.detach().clone() for n, p in self.decoder.named_parameters()}
             self.now, self.updates, self.passed, self.window = name, 0, 0, []
             self.shown = {}
@@ -212,9 +184,10 @@ class Replay:
         assert isinstance(stage, Sft) and self.learner is not None
         self.ruler.at(report.stage, f"{report.stage} step {report.step}", identity)
         self.ruler.text("step", report.step, self.updates + 1, "a step is missing or comes twice")
-        table = self.tables.get(f"{report.stage}/demonstrations")
-        if table is not None and not self.shown:
-            self.shown = {record_id(one): one for one in self.ledger.table_records(table)}
+        if not self.shown:
+            tables = [self.tables.get(f"{source}/demonstrations") for source in (report.stage, *stage.data)]
+            self.shown = {record_id(one): one for table in tables if table is not None
+                          for one in self.ledger.table_records(table)}
         lost = [name for name in report.demonstrations if name not in self.shown]
         self.ruler.text("demonstrations", len(report.demonstrations), stage.batch, "the recipe's batch")
         if lost:
@@ -249,10 +222,62 @@ class Replay:
                           update=update)
         with _diverging(self.ruler):
             policy_step(self.ruler, self.ledger, self.learner, stage, step)
-        self.tables = {key: event for key, event in self.tables.items() if key == scope}
+        self.tables = {key: event for key, event in self.tables.items() if key == scope or _elements(event) in self.read}
         self.window.append(update.batch)
         number = scope.rpartition("/")[2]
         self._moved(int(number) if number.isdigit() else self.updates + 1)
+
+    def _trainee(self) -> Trainee:
+        assert self.trainee is not None
+        return self.trainee
+
+    def _held(self, stage: RewardModel | Preference) -> Held:
+        """What the stage's module is made of; its rankings are read once."""
+        tables = [self.tables[f"{source}/rankings"] for source in stage.data if f"{source}/rankings" in self.tables]
+        rankings = {record_id(one): one for table in tables for one in self.ledger.table_records(table)
+                    if isinstance(one, Ranking)}
+        return Held(decoder=self.decoder, rankings=rankings, weights_of=self._weights_of, dtype=self.dtype,
+                    format_ids=frozenset(self.tokenizer.stop_ids), seed=self.settings.run.seed)
+
+    def _weights_of(self, source: str) -> Mapping[str, Tensor]:
+        """The weights that a stage ended with, from its checkpoint; the start's from the model."""
+        version = self.first if source == START else self.ends[source]
+        folder = self.ledger.root / self.checkpoints.get(version.id, "none")
+        if folder.is_dir():
+            return read_tensors(folder)
+        if version.id == self.first.id:
+            return {name: p.detach() for name, p in load_policy(self.settings.model).decoder.named_parameters()}
+        raise LedgerError(f"the weights that {source} ended with are not to be had", got=str(folder.name),
+                          why="its checkpoint is not in this copy")
+
+    def _module(self, identity: str, update: ModuleUpdate) -> None:
+        if update.stage not in self.stages or self._given_up():
+            return
+        self._begin(update.stage)
+        self.ruler.at(update.stage, f"{update.stage} step {update.step}", identity)
+        self.ruler.text("step", update.step, self.updates + 1, "a step is missing or comes twice")
+        with _diverging(self.ruler):
+            module_step(self.ruler, self._trainee(), update, stored.tensors(self.ledger, update.tensors))
+        self.window.append(identity)
+        self._moved(update.step)
+
+    def _module_version(self, identity: str, version: ModuleVersion) -> None:
+        if version.stage == self.now and not self.ruler.found:
+            self.ruler.at(version.stage, f"module of {version.stage}", identity)
+            module_version(self.ruler, self._trainee(), version, self.window)
+
+    def _merged(self, identity: str, merged: Merged) -> None:
+        stage = self.settings.stages[merged.stage]
+        if self.ruler.found or not isinstance(stage, Merge):
+            return
+        self.ruler.at(merged.stage, f"merge of {merged.stage}", identity)
+        try:
+            parts = [(self._weights_of(source), weight) for source, weight in stage.policies.items()]
+            base = None if stage.base is None else self._weights_of(stage.base)
+        except LedgerError as error:
+            self.notes.append(f"{merged.stage} was not merged again: {error.what}")
+            return
+        self.ruler.hash("weights", merged.weights, weight_hash(merged_weights(stage, parts, base).items()))
 
     def _use_threads(self, wanted: int) -> None:
         """A run that was resumed with other threads goes on with them here."""
@@ -278,11 +303,11 @@ class Replay:
         self.versions[version.id] = version
         if version.index == 0 or version.stage != self.now or self.ruler.found:
             return
-        assert self.learner is not None
+        optimizer = (self.learner or self._trainee()).optimizer
         self.ruler.at(version.stage, f"version {version.index}", version.id)
         self.ruler.hash("weights", version.weights, weight_hash(self.decoder.named_parameters()))
         self.ruler.hash("published", version.published, published_hash(self.decoder, self.dtype))
-        self.ruler.hash("optimizer", version.optimizer, self.learner.optimizer.digest())
+        self.ruler.hash("optimizer", version.optimizer, optimizer.digest())
         self.ruler.text("window", version.window, tuple(self.window), "the steps since the version before")
         self.window, self.resident = [], version.id
 
@@ -297,7 +322,7 @@ class Replay:
             if end.started != end.ended:
                 self.ruler.say("ended", end.ended, end.started, "the stage ended with other weights and recorded no update")
             return
-        if not self.passed and not self.ruler.found:
+        if not self.passed and not self.ruler.found and end.started != end.ended:
             self.ruler.text("ended", end.ended, self.resident, "the last version that was published")
         if not self.passed and end.checkpoint is not None:
             self._checkpoint(end.checkpoint)
@@ -316,9 +341,16 @@ class Replay:
 
     def _leave(self, *, ended: bool) -> None:
         assert self.now is not None
-        self.done.append(StageReplayed(stage=self.now, updates=self.updates, weights=weight_hash(self.decoder.named_parameters()),
-                                       ended=ended))
-        self.now, self.learner, self.began, self.shown, self.tables = None, None, {}, {}, {}
+        weights = weight_hash(self.decoder.named_parameters()) if self.trainee is None else self.trainee.weights()
+        self.done.append(StageReplayed(stage=self.now, updates=self.updates, weights=weights, ended=ended))
+        self.now, self.learner, self.trainee, self.began, self.shown = None, None, None, {}, {}
+        self.tables = {key: event for key, event in self.tables.items() if _elements(event) in self.read}
+
+
+def _elements(event: Event) -> str | None:
+    """The stage whose demonstrations or rankings a table holds, None for another table."""
+    name, _, rest = str(event.body["name"]).partition("/")
+    return name if rest in ("demonstrations", "rankings") else None
 
 
 class _diverging:
@@ -334,25 +366,6 @@ class _diverging:
             self.ruler.say("update", "a step was taken", "diverged" if isinstance(error, Diverged) else "refused", error.what)
             return True
         return False
-
-
-def beginning(ledger: Ledger) -> tuple[ResolvedRecipe, PolicyVersion]:
-    """The recipe and the first version; refuses a run that had none yet, and a run whose program is not on record."""
-    recipe, first = next(iter(ledger.records(ResolvedRecipe)), None), next(iter(ledger.records(PolicyVersion)), None)
-    if recipe is None or first is None:
-        raise LedgerError("nothing of this run can be computed again", got=str(ledger.root.name),
-                          why="it holds no recipe or no published policy", fix="replay a run that has begun to train")
-    return recipe, first
-
-
-def prepared(ledger: Ledger, recipe: ResolvedRecipe, first: PolicyVersion, threads: int | None) -> tuple[torch.dtype, int]:
-    """Sets the process up as the run's was, as far as this machine can; compute dtype and threads."""
-    recorded = ledger.manifest.get("threads")
-    wanted = threads or (recorded if isinstance(recorded, int) else recipe.settings.run.threads)
-    dtype: Any = first.probe.dtype if first.probe is not None else recipe.settings.run.dtype
-    own = min(wanted, os.cpu_count() or 1)
-    settings = dataclasses.replace(recipe.settings.run, threads=own, dtype=dtype)
-    return prepare(settings), torch.get_num_threads()
 
 
 def _name(dtype: torch.dtype) -> str:

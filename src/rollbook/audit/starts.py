@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollbook.audit.index import RunIndex
 from rollbook.records import PolicyVersion, StageEnd
-from rollbook.records.graph import START
+from rollbook.records.graph import START, begins
 
 
 class Starts:
@@ -22,7 +22,8 @@ class Starts:
         settings = run.recipe.settings.stages.get(stage) if run.recipe is not None else None
         if settings is None:
             return None
-        if settings.policy == START:
+        source = begins(settings)
+        if source == START:
             return run.versions.get(0)
-        index = run.version_ids.get(self.ended.get(settings.policy, ""))
+        index = run.version_ids.get(self.ended.get(source, ""))
         return None if index is None else run.versions.get(index)

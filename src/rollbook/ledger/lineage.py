@@ -29,7 +29,7 @@ from rollbook.records import (
     StageEnd,
     content_id,
 )
-from rollbook.records.graph import START, order
+from rollbook.records.graph import START, begins, order
 from rollbook.records.recipe import PolicyGradient
 
 NodeKind = Literal["dataset", "stage", "policy", "evaluation", "comparison", "gate"]
@@ -273,7 +273,7 @@ class _Graph:
         state = "complete" if end else "begun" if begun else "not begun"
         kind = type(plan).__name__ if plan is not None else end.kind if end else ""
         key = self._add(f"stage:{stage}", "stage", stage, ([line for line in (kind, "" if end else state) if line], None, stage))
-        self._join(self._policy_key(end.started) if end else f"policy:{plan.policy}" if plan is not None else None, key)
+        self._join(self._policy_key(end.started) if end else f"policy:{begins(plan)}" if plan is not None else None, key)
         if end and end.started not in facts.versions:
             self.problems.append(f"stage {stage} began with a policy that the run does not hold ({end.started[:22]})")
         self._join(f"table:{stage}/demonstrations", key)

@@ -12,7 +12,7 @@ from rollbook.ledger.layout import object_path, segments, table_file
 from rollbook.ledger.objects import HEX, file_digest, object_names
 from rollbook.records import LedgerError
 
-REFERENCES = {"Batch": ("tensors",), "Update": ("tensors",), "SftReport": ("tensors",),
+REFERENCES = {"Batch": ("tensors",), "Update": ("tensors",), "SftReport": ("tensors",), "ModuleUpdate": ("tensors",),
               "TokenizerFile": ("blob",), "HostUpdate": ("tensors",)}
 OPTIONAL = {"HostUpdate"}
 

@@ -19,7 +19,7 @@ from rollbook.training.policy import Measurement
 
 def batch_record(ledger: Ledger, packed: Packed, objective: Objective, *, policy: PolicyVersion, dtype: torch.dtype) -> Batch:
     """The batch exactly as it will be used, its tensors stored."""
-    return Batch(scope=packed.credit.scope, traces=packed.credit.traces, tensors=ledger.put(_blob(packed.tensors())),
+    return Batch(scope=packed.credit.scope, traces=packed.credit.traces, tensors=ledger.put(blob(packed.tensors())),
                  objective=to_settings(objective), terms=packed.terms, plan=packed.plan, action_tokens=packed.seq_T.numel(),
                  groups=len(set(packed.credit.group_of)), max_age=int(policy.index - packed.version_T.min()),
                  max_length=packed.max_length, threads=torch.get_num_threads(), deterministic=True,
@@ -43,7 +43,7 @@ def update_record(ledger: Ledger, packed: Packed, measured: Measurement, batch: 
     ratio_T = torch.exp(measured.logp_T - packed.behavior_T)
     gap_T = (measured.logp_T - packed.behavior_T).double()
     return Update(
-        batch=batch, index=moved.index, tensors=ledger.put(_blob({"logp": measured.logp_T, "entropy": measured.entropy_T,
+        batch=batch, index=moved.index, tensors=ledger.put(blob({"logp": measured.logp_T, "entropy": measured.entropy_T,
                                                              "gradient": measured.gradient_T,
                                                              "clipped": measured.clipped_T.to(torch.uint8)})),
         loss=measured.loss, grad_norm=measured.stepped.grad_norm, grad_clipped=measured.stepped.clipped,
@@ -57,8 +57,9 @@ def sft_tensors(ledger: Ledger, batch: Sequence[Demonstration], weight_T: Tensor
     """The tokens a supervised step saw and the weight each had in its loss, stored; the blob's hash."""
     ids = torch.tensor([token for one in batch for token in one.token_ids], dtype=torch.int32)
     length = torch.tensor([len(one.token_ids) for one in batch], dtype=torch.int32)
-    return ledger.put(_blob({"token_ids": ids, "length": length, "weight": weight_T}))
+    return ledger.put(blob({"token_ids": ids, "length": length, "weight": weight_T}))
 
 
-def _blob(tensors: Mapping[str, Tensor]) -> bytes:
+def blob(tensors: Mapping[str, Tensor]) -> bytes:
+    """The tensors as one safetensors blob."""
     return bytes(save({name: value.contiguous() for name, value in tensors.items()}))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from rollbook.records import (
     Composition,
     EnvironmentImage,
     Judge,
+    LedgerError,
     PolicyVersion,
     ResolvedRecipe,
     StageEnd,
@@ -34,6 +35,8 @@ from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.rollouts.solve import Rollouts
 from rollbook.tasks import Split
 from rollbook.training.policy import frozen_copy
+
+T = TypeVar("T")
 
 
 class Progress(Protocol):
@@ -94,23 +97,32 @@ class Session:
     def take(self, stage: str) -> PolicyVersion:
         """Puts the weights that `stage` ended with into decoder and engine; returns their version."""
         version = self.versions[stage]
+        self.policy.decoder.requires_grad_(True)                    # whatever an earlier stage has frozen
         if self.resident != version.id:
-            load_into(self.policy.decoder, self._weights(version))
+            load_into(self.policy.decoder, self.weights(version))
             self.publisher.rehash()
             self.publisher.load(version.index)
             self.resident = version.id
         return version
 
-    def _weights(self, version: PolicyVersion) -> Mapping[str, torch.Tensor]:
+    def weights(self, version: PolicyVersion) -> Mapping[str, torch.Tensor]:
+        """The master weights of a version that a stage ended with, or of the start."""
         folder = self.checkpoints.get(version.id)
         if folder is not None:
             return read_tensors(self.root / folder)
         return {name: p.detach() for name, p in load_policy(self.settings.model).decoder.named_parameters()}
 
+    def table(self, name: str, of: type[T]) -> list[T]:
+        """The records of one table of the run, in order."""
+        event = next((one for one in self.ledger.events("RecordTable") if one.body["name"] == name), None)
+        if event is None:
+            raise LedgerError(f"the run holds no table {name}", got="none", why="the stage that writes it has not ended")
+        return [one for one in self.ledger.table_records(event) if isinstance(one, of)]
+
     def frozen(self, stage: str) -> Decoder:
         """A frozen copy of the weights that `stage` ended with, whatever the decoder holds now."""
         decoder = copy.deepcopy(self.policy.decoder)
-        load_into(decoder, self._weights(self.versions[stage]))
+        load_into(decoder, self.weights(self.versions[stage]))
         return frozen_copy(decoder, self.dtype)
 
     def finish(self, stage: str, kind: str, started: PolicyVersion, ended: PolicyVersion) -> None:

@@ -56,6 +56,16 @@ BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     r.PolicyGradient: {**dict.fromkeys(("steps", "prompts", "per_task", "groups", "max_waves", "minibatches",
                                         "max_batch_tokens", "checkpoint_every"), COUNT),
                        **dict.fromkeys(("max_policy_age", "probe", "probe_every"), NATURAL)},
+    r.Muon: {"learning_rate": POSITIVE, "momentum": PROBABILITY, "weight_decay": NATURAL},
+    r.RejectionSampling: dict.fromkeys(("prompts", "samples", "per_task"), COUNT),
+    r.Comparisons: {"prompts": COUNT, "per_task": Bound(2), "apart": PROBABILITY},
+    r.Oracle: {"noise": NATURAL, "seed": NATURAL},
+    r.RewardModel: dict.fromkeys(("steps", "batch", "max_batch_tokens"), COUNT),
+    r.Preference: dict.fromkeys(("steps", "batch", "max_batch_tokens"), COUNT),
+    r.Dpo: {"beta": POSITIVE},
+    r.Llama3Dpo: {"beta": POSITIVE, "nll_coefficient": NATURAL},
+    r.Merging: {"alpha": Bound(0, 1), "keep": Bound(0, 1, open_low=True), "seed": NATURAL},
+    r.Merge: {"decay": PROBABILITY},
 }
 
 

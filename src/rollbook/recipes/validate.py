@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from rollbook.recipes import bounds, objective
+from rollbook.recipes import bounds, families, graph_check, objective
 from rollbook.recipes.problems import Problems
+from rollbook.recipes.stage_checks import check_batch_tokens, check_exploring, check_warmup, refuse, shortest_prompt
 from rollbook.records import graph
-from rollbook.records.codec import nearest
-from rollbook.records.errors import RecipeError
 from rollbook.records.recipe import (
     Evaluate,
     PassRate,
@@ -21,8 +19,6 @@ from rollbook.records.recipe import (
     Tiny,
 )
 
-CHARACTERS_PER_TOKEN = 8  # no text of a system prompt packs more into a token of a pretrained vocabulary, on average
-
 
 def check(settings: Settings, problems: Problems) -> None:
     """Adds every problem of the settings: ranges, model, tasks, reward, graph, each stage."""
@@ -33,7 +29,7 @@ def check(settings: Settings, problems: Problems) -> None:
     _check_context(settings, problems)
     _check_families(settings, problems)
     _check_reward(settings.reward, settings.tasks.max_tokens, problems)
-    _check_graph(settings, problems)
+    graph_check.check(settings.stages, problems)
     for name, stage in settings.stages.items():
         path = f"stages.{name}"
         match stage:
@@ -45,103 +41,66 @@ def check(settings: Settings, problems: Problems) -> None:
                 _check_pass_rate(stage, path, settings, problems)
             case PolicyGradient():
                 _check_policy_gradient(stage, path, settings, problems)
-
-
-def _refuse(problems: Problems, what: str, got: Any, why: str, fix: str) -> None:
-    problems.add(RecipeError(what, got=str(got), why=why, fix=fix))
+            case _:
+                families.check(stage, path, settings, problems)
 
 
 def _check_run(settings: Settings, problems: Problems) -> None:
     device = settings.run.device
     if device.partition(":")[0] not in ("cpu", "cuda", "mps"):
-        _refuse(problems, "run.device must be cpu, cuda, cuda:N or mps", repr(device), "no other device is known",
+        refuse(problems, "run.device must be cpu, cuda, cuda:N or mps", repr(device), "no other device is known",
                 "--set run.device=cpu")
 
 
 def _check_tiny(model: Tiny, problems: Problems) -> None:
     if model.heads and model.hidden % (2 * model.heads):
-        _refuse(problems, f"model.hidden = {model.hidden} must be a multiple of 2 x model.heads", f"{model.heads} heads",
+        refuse(problems, f"model.hidden = {model.hidden} must be a multiple of 2 x model.heads", f"{model.heads} heads",
                 "rotary positions need heads of equal and even width", "make model.hidden a multiple of 2 x model.heads")
     if model.kv_heads and model.heads % model.kv_heads:
-        _refuse(problems, f"model.heads = {model.heads} must be a multiple of model.kv_heads", model.kv_heads,
+        refuse(problems, f"model.heads = {model.heads} must be a multiple of model.kv_heads", model.kv_heads,
                 "every key-value head serves the same number of query heads", "make model.kv_heads a divisor of model.heads")
     if (model.architecture == "qwen3_moe") != (model.experts > 0):
-        _refuse(problems, f'model.architecture = "{model.architecture}" does not go with its number of experts',
+        refuse(problems, f'model.architecture = "{model.architecture}" does not go with its number of experts',
                 f"model.experts = {model.experts}", "qwen3_moe is a mixture of experts, the others are dense",
                 "set model.experts >= 1 for qwen3_moe and 0 otherwise")
     elif model.experts and not 1 <= model.experts_per_token <= model.experts:
-        _refuse(problems, "model.experts_per_token must be between 1 and model.experts", model.experts_per_token,
+        refuse(problems, "model.experts_per_token must be between 1 and model.experts", model.experts_per_token,
                 f"there are {model.experts} experts to choose from", "lower model.experts_per_token")
     if model.window is not None and model.architecture != "mistral":
-        _refuse(problems, f'model.window needs model.architecture = "mistral", it is "{model.architecture}"', model.window,
+        refuse(problems, f'model.window needs model.architecture = "mistral", it is "{model.architecture}"', model.window,
                 "only that architecture attends in a sliding window", "set model.window = null")
 
 
 def _check_context(settings: Settings, problems: Problems) -> None:
     prompt = shortest_prompt(settings)
     if prompt + settings.tasks.max_tokens > settings.model.context:
-        _refuse(problems, f"model.context = {settings.model.context} is too short for a prompt and tasks.max_tokens",
+        refuse(problems, f"model.context = {settings.model.context} is too short for a prompt and tasks.max_tokens",
                 f"at least {prompt} + {settings.tasks.max_tokens} = {prompt + settings.tasks.max_tokens} tokens",
                 "a sequence longer than the model's context has no positions left",
                 "lower tasks.max_tokens, shorten tasks.system_prompt, or choose a model with a longer context")
 
 
-def shortest_prompt(settings: Settings) -> int:
-    """A lower bound, in tokens, of any prompt; the exact length is known to the tokenizer only."""
-    text = settings.tasks.system_prompt
-    return 1 + (len(text) if isinstance(settings.model, Tiny) else len(text) // CHARACTERS_PER_TOKEN)
-
-
 def _check_families(settings: Settings, problems: Problems) -> None:
     if not settings.tasks.families:
-        _refuse(problems, "tasks.families must name at least one family", "none", "there would be no tasks", "add one")
+        refuse(problems, "tasks.families must name at least one family", "none", "there would be no tasks", "add one")
     for name, family in settings.tasks.families.items():
         numbers = family.parameters
         for low in [key for key in numbers if key.startswith("min_")]:
             high = "max_" + low.removeprefix("min_")
             pair = numbers[low], numbers.get(high)
             if all(isinstance(item, (int, float)) for item in pair) and pair[0] > pair[1]:  # type: ignore[operator]
-                _refuse(problems, f"tasks.families.{name}.parameters.{low} must not be above {high}", f"{pair[0]} > {pair[1]}",
+                refuse(problems, f"tasks.families.{name}.parameters.{low} must not be above {high}", f"{pair[0]} > {pair[1]}",
                         "the range is empty", f"lower {low} or raise {high}")
 
 
 def _check_reward(reward: RewardSettings, max_tokens: int, problems: Problems) -> None:
     if reward.length_cache > reward.length_max:
-        _refuse(problems, f"reward.length_cache must be at most reward.length_max = {reward.length_max}", reward.length_cache,
+        refuse(problems, f"reward.length_cache must be at most reward.length_max = {reward.length_max}", reward.length_cache,
                 "the penalty would start before the first token", "lower reward.length_cache")
     elif reward.length_penalty and reward.length_max - reward.length_cache >= max_tokens:
-        _refuse(problems, f"tasks.max_tokens = {max_tokens} ends before the length penalty begins",
+        refuse(problems, f"tasks.max_tokens = {max_tokens} ends before the length penalty begins",
                 f"reward.length_max - reward.length_cache = {reward.length_max - reward.length_cache}",
                 "no response could ever be penalised", "lower reward.length_max, or set reward.length_penalty = 0")
-
-
-def _check_graph(settings: Settings, problems: Problems) -> None:
-    stages = settings.stages
-    if not stages:
-        _refuse(problems, "stages must name at least one stage", "none", "there is nothing to run", "add one")
-    for name in (graph.START, graph.TRAIN):
-        if name in stages:
-            _refuse(problems, f"stages.{name} is a reserved name", repr(name), "it means the initial model or the training tasks",
-                    "rename the stage")
-    for name, stage in stages.items():
-        for field, source in graph.inputs(stage).items():
-            path = f"stages.{name}.{field}"
-            wanted = _SOURCES[field]
-            fitting = [other for other, kind in stages.items() if isinstance(kind, wanted) and other != name]
-            own = {"policy": [graph.START], "tasks": [graph.TRAIN]}.get(field, [])
-            fix = f"nearest names: {nearest(source, own + fitting)}"
-            if source not in stages:
-                _refuse(problems, f"{path} names no earlier stage", repr(source), "a stage reads what another one left", fix)
-            elif not isinstance(stages[source], wanted):
-                _refuse(problems, f"{path} names a stage of another kind", f"{source!r} ({type(stages[source]).__name__})",
-                        f"it leaves no {_LEAVES[field]}", fix)
-    if loop := graph.cycle(stages):
-        _refuse(problems, "stages wait for each other in a cycle", " -> ".join(loop), "none of them could ever start",
-                "let one of them read `start`")
-
-
-_SOURCES: Mapping[str, tuple[type, ...]] = {"policy": (Sft, PolicyGradient), "compare_to": (Evaluate,), "tasks": (PassRate,)}
-_LEAVES: Mapping[str, str] = {"policy": "policy", "compare_to": "evaluation report", "tasks": "selection of tasks"}
 
 
 def _check_evaluate(stage: Evaluate, path: str, settings: Settings, problems: Problems) -> None:
@@ -151,7 +110,7 @@ def _check_evaluate(stage: Evaluate, path: str, settings: Settings, problems: Pr
     here, there = _protocol(stage), _protocol(other)
     differing = [name for name in here if here[name] != there[name]]
     if differing:
-        _refuse(problems, f"{path}.compare_to needs the protocol of stages.{stage.compare_to}",
+        refuse(problems, f"{path}.compare_to needs the protocol of stages.{stage.compare_to}",
                 ", ".join(f"{name} {here[name]} and {there[name]}" for name in differing),
                 "the difference would measure the protocol, not the policy", f"make {', '.join(differing)} equal")
 
@@ -162,67 +121,51 @@ def _protocol(stage: Evaluate) -> dict[str, Any]:
 
 
 def _check_sft(stage: Sft, path: str, settings: Settings, problems: Problems) -> None:
-    _check_warmup(stage.optimizer.warmup_steps, stage.steps, path, problems)
-    _check_batch_tokens(stage.max_batch_tokens, path, settings, problems)
+    if not stage.traces and not stage.data:
+        refuse(problems, f"{path} has nothing to learn from", "traces and data are both empty",
+               "a stage shows what programs write, or what other stages left", f"set {path}.traces or {path}.data")
+    check_warmup(stage.optimizer.warmup_steps, stage.steps, path, problems)
+    check_batch_tokens(stage.max_batch_tokens, path, settings, problems)
 
 
 def _check_pass_rate(stage: PassRate, path: str, settings: Settings, problems: Problems) -> None:
     if stage.low > stage.high:
-        _refuse(problems, f"{path}.low must not be above {path}.high = {stage.high}", stage.low, "no task could be kept",
+        refuse(problems, f"{path}.low must not be above {path}.high = {stage.high}", stage.low, "no task could be kept",
                 f"lower {path}.low")
     if stage.high > stage.samples:
-        _refuse(problems, f"{path}.high must be at most {path}.samples = {stage.samples}", stage.high,
+        refuse(problems, f"{path}.high must be at most {path}.samples = {stage.samples}", stage.high,
                 "a task cannot be solved more often than it is tried", f"lower {path}.high")
     if stage.candidates > settings.tasks.train:
-        _refuse(problems, f"{path}.candidates must be at most tasks.train = {settings.tasks.train}", stage.candidates,
+        refuse(problems, f"{path}.candidates must be at most tasks.train = {settings.tasks.train}", stage.candidates,
                 "only training tasks can be selected", f"lower {path}.candidates")
-    _check_exploring(stage.sampling, path, problems)
+    check_exploring(stage.sampling, path, problems)
 
 
 def _check_policy_gradient(stage: PolicyGradient, path: str, settings: Settings, problems: Problems) -> None:
     objective.check(stage.objective, f"{path}.objective", problems)
     if stage.per_task < 2 and objective.needs_group(stage.objective):
-        _refuse(problems, f'{path}.objective.kind = "{stage.objective["kind"]}" needs at least 2 rollouts per task',
+        refuse(problems, f'{path}.objective.kind = "{stage.objective["kind"]}" needs at least 2 rollouts per task',
                 f"{path}.per_task = {stage.per_task}",
                 "the baseline is the mean of the rollouts of the same task; of one rollout it is its own reward.",
                 f"set {path}.per_task >= 2.")
     if stage.minibatches > 0 and (stage.groups < stage.minibatches or stage.groups % stage.minibatches):
-        _refuse(problems, f"{path}.groups = {stage.groups} is not divisible into minibatches",
+        refuse(problems, f"{path}.groups = {stage.groups} is not divisible into minibatches",
                 f"{path}.minibatches = {stage.minibatches}",
                 "a batch is cut between groups, and minibatches of unequal size would weigh their tokens unequally",
                 f"make {path}.groups a multiple of {path}.minibatches")
     if stage.groups > stage.prompts * stage.max_waves:
-        _refuse(problems, f"{path}.groups = {stage.groups} can never be reached",
+        refuse(problems, f"{path}.groups = {stage.groups} can never be reached",
                 f"{path}.prompts x {path}.max_waves = {stage.prompts} x {stage.max_waves} = {stage.prompts * stage.max_waves}",
                 "no more groups than prompts are issued", f"lower {path}.groups or raise {path}.max_waves")
     if stage.tasks == graph.TRAIN and stage.prompts > settings.tasks.train:
-        _refuse(problems, f"{path}.prompts must be at most tasks.train = {settings.tasks.train}", stage.prompts,
+        refuse(problems, f"{path}.prompts must be at most tasks.train = {settings.tasks.train}", stage.prompts,
                 "one step needs that many different tasks", f"lower {path}.prompts or raise tasks.train")
     if stage.probe > settings.tasks.heldout:
-        _refuse(problems, f"{path}.probe must be at most tasks.heldout = {settings.tasks.heldout}", stage.probe,
+        refuse(problems, f"{path}.probe must be at most tasks.heldout = {settings.tasks.heldout}", stage.probe,
                 "the probe is a part of the held-out side", f"lower {path}.probe")
     if stage.probe_every and not stage.probe:
-        _refuse(problems, f"{path}.probe_every needs a probe", f"{path}.probe = 0", "there is nothing to evaluate",
+        refuse(problems, f"{path}.probe_every needs a probe", f"{path}.probe = 0", "there is nothing to evaluate",
                 f"set {path}.probe >= 1 or {path}.probe_every = 0")
-    _check_warmup(stage.optimizer.warmup_steps, stage.steps * stage.minibatches, path, problems)
-    _check_batch_tokens(stage.max_batch_tokens, path, settings, problems)
-    _check_exploring(stage.sampling, path, problems)
-
-
-def _check_exploring(sampling: SamplingSettings, path: str, problems: Problems) -> None:
-    if sampling.temperature == 0:
-        _refuse(problems, f"{path}.sampling.temperature must be > 0", "0", "all attempts at a task would be the same",
-                f"set {path}.sampling.temperature = 1.0")
-
-
-def _check_warmup(warmup: int, updates: int, path: str, problems: Problems) -> None:
-    if warmup > updates:
-        _refuse(problems, f"{path}.optimizer.warmup_steps must be at most the {updates} optimizer steps of the stage", warmup,
-                "the learning rate would never be reached", f"lower {path}.optimizer.warmup_steps")
-
-
-def _check_batch_tokens(capacity: int, path: str, settings: Settings, problems: Problems) -> None:
-    longest = shortest_prompt(settings) + settings.tasks.max_tokens
-    if capacity < longest:
-        _refuse(problems, f"{path}.max_batch_tokens is too small for one sequence", f"{capacity}, at least {longest} are needed",
-                "a sequence is never cut between micro-batches", f"raise {path}.max_batch_tokens")
+    check_warmup(stage.optimizer.warmup_steps, stage.steps * stage.minibatches, path, problems)
+    check_batch_tokens(stage.max_batch_tokens, path, settings, problems)
+    check_exploring(stage.sampling, path, problems)

@@ -59,6 +59,8 @@ from rollbook.records.errors import (
 from rollbook.records.experience import Census, Credit, Experience, Outcome
 from rollbook.records.host import STAGES, HostCheckpoint, HostEvaluation, HostRun, HostTask, HostUpdate, ids_hash
 from rollbook.records.learning import Acknowledgement, Batch, PolicyVersion, Probe, TermSpec, Update
+from rollbook.records.modules import Agreement, Curation, Merged, ModuleUpdate, ModuleVersion
+from rollbook.records.preferences import Candidate, Ranking
 from rollbook.records.protocols import (
     FAULT_NOTE,
     ChatModel,
@@ -124,7 +126,7 @@ RECORDS = {
                 SamplingEnvelope, TokenizerFile, Dispatch, Trace, Composition, Scored, Unscored, Outcome, Census, Credit,
                 Batch, Update, PolicyVersion, ProtocolBundle, EvalReport, Comparison, GateDecision, StepReport, SftReport,
                 Selection, StageEnd, RunEnd, AuditReport, ResolvedRecipe, HostRun, HostTask, HostUpdate, HostCheckpoint,
-                HostEvaluation)
+                HostEvaluation, Ranking, ModuleUpdate, ModuleVersion, Agreement, Curation, Merged)
 }
 
 __all__ = [
@@ -134,12 +136,14 @@ __all__ = [
     "AbsentComponent",
     "Acknowledgement",
     "Action",
+    "Agreement",
     "Asker",
     "AttemptId",
     "AuditReport",
     "AuditRow",
     "Batch",
     "Budget",
+    "Candidate",
     "Census",
     "ChatModel",
     "CodecError",
@@ -148,6 +152,7 @@ __all__ = [
     "Component",
     "Composition",
     "Credit",
+    "Curation",
     "Decontamination",
     "Demonstration",
     "Dialect",
@@ -177,9 +182,12 @@ __all__ = [
     "Interval",
     "Judge",
     "LedgerError",
+    "Merged",
     "Message",
     "Misfit",
     "ModelError",
+    "ModuleUpdate",
+    "ModuleVersion",
     "NotExposed",
     "Observation",
     "Outcome",
@@ -190,6 +198,7 @@ __all__ = [
     "Probe",
     "ProtocolBundle",
     "Question",
+    "Ranking",
     "Rated",
     "RawTask",
     "Reasoning",

@@ -2,28 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import assert_never
 
-from rollbook.records.recipe import Evaluate, PassRate, PolicyGradient, Sft, Stage
+from rollbook.records.recipe import (
+    Comparisons,
+    Evaluate,
+    Merge,
+    PassRate,
+    PolicyGradient,
+    Preference,
+    RejectionSampling,
+    RewardModel,
+    Sft,
+    Stage,
+)
 
 START = "start"
 TRAIN = "train"
+POLICIES = ("policy", "base", "reference", "merging.base")        # fields that name whose policy is meant
 
 
 def inputs(stage: Stage) -> dict[str, str]:
     """The fields of a stage that name other stages, with the names; `start` and `train` name none."""
+    named: dict[str, str | None]
     match stage:
         case Evaluate():
             named = {"policy": stage.policy, "compare_to": stage.compare_to}
         case PolicyGradient():
             named = {"policy": stage.policy, "tasks": stage.tasks}
-        case Sft() | PassRate():
+        case PassRate():
             named = {"policy": stage.policy}
+        case Sft() | RewardModel():
+            named = {"policy": stage.policy, **_each("data", stage.data)}
+        case Comparisons():
+            named = {"policy": stage.policy, "tasks": stage.tasks}
+        case RejectionSampling():
+            named = {"policy": stage.policy, "tasks": stage.tasks, "scorer": stage.scorer}
+        case Preference():
+            base = stage.merging.base if stage.merging is not None else None
+            named = {"policy": stage.policy, **_each("data", stage.data), "reference": stage.reference, "merging.base": base}
+        case Merge():
+            named = {**_each("policies", stage.policies), "base": stage.base}
         case _:
             assert_never(stage)
-    own = {"policy": START, "tasks": TRAIN}
-    return {field: name for field, name in named.items() if name is not None and name != own.get(field)}
+    return {field: name for field, name in named.items() if name is not None and name != own(field)}
+
+
+def _each(field: str, names: Iterable[str]) -> dict[str, str | None]:
+    """One input for every name under a field."""
+    return {f"{field}.{name}": name for name in names}
+
+
+def own(field: str) -> str | None:
+    """What a field may name that is no stage: the initial policy, or the training tasks."""
+    if field == "tasks":
+        return TRAIN
+    return START if field in POLICIES or field.startswith("policies.") else None
+
+
+def begins(stage: Stage) -> str:
+    """The stage (or `start`) whose policy a stage begins with."""
+    if isinstance(stage, Merge):
+        return stage.base if stage.base is not None else next(iter(stage.policies))
+    return stage.policy
 
 
 def order(stages: Mapping[str, Stage]) -> tuple[str, ...]:

@@ -6,8 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-Plain = str | bool | int | float | None
-Nested = Plain | Mapping[str, Plain | Mapping[str, Plain]]      # an objective, its credit rule, a rule inside that
+from rollbook.records.stages import (
+    Comparisons,
+    Dpo,
+    Evaluate,
+    Llama3Dpo,
+    Merge,
+    Merging,
+    Muon,
+    Nested,
+    OptimizerSettings,
+    Oracle,
+    PassRate,
+    Plain,
+    PolicyGradient,
+    Preference,
+    RejectionSampling,
+    RewardModel,
+    SamplingSettings,
+    Sft,
+    Stage,
+)
+
 Label = Literal["D", "C", "R", "I", "U"]
 Scale = Literal["full", "lab", "tiny"]
 
@@ -106,99 +126,6 @@ class RewardSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerSettings:
-    """AdamW with linear warm-up over `warmup_steps` optimizer steps, then constant or cosine to zero."""
-
-    learning_rate: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    warmup_steps: int
-    schedule: Literal["constant", "cosine"]
-    max_grad_norm: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingSettings:
-    """How the policy is sampled; `top_k` 0 and `min_p` 0.0 are off."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluate:
-    """Held-out evaluation of the policy that stage `policy` ended with (`start` is the initial model)."""
-
-    policy: str
-    sampling: SamplingSettings
-    trials: int
-    seed: int
-    compare_to: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sft:
-    """Supervised fine-tuning on reasoning traces, with a share of general chat kept.
-
-    `traces` maps the style of a programmatically written trace to its weight in the mixture; `steps` x `batch`
-    demonstrations are shown in all. The general part is answered by the policy the stage starts from.
-    """
-
-    policy: str
-    traces: Mapping[str, float]
-    steps: int
-    batch: int
-    general_share: float
-    optimizer: OptimizerSettings
-    max_batch_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassRate:
-    """Keeps training tasks that the policy solves between `low` and `high` times of `samples`, both inclusive."""
-
-    policy: str
-    candidates: int
-    samples: int
-    low: int
-    high: int
-    sampling: SamplingSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyGradient:
-    """Reinforcement learning of one policy. `tasks` names the stage whose selection is used, or `train`.
-
-    Each step issues waves of `prompts` x `per_task` attempts until `groups` groups are informative or `max_waves` is reached.
-    `probe` held-out problems are evaluated every `probe_every` steps (0: never) for the curve in the report.
-    """
-
-    policy: str
-    tasks: str
-    objective: Mapping[str, Nested]
-    steps: int
-    prompts: int
-    per_task: int
-    groups: int
-    max_waves: int
-    minibatches: int
-    max_policy_age: int
-    sampling: SamplingSettings
-    optimizer: OptimizerSettings
-    max_batch_tokens: int
-    probe: int
-    probe_every: int
-    checkpoint_every: int
-
-
-Stage = Evaluate | Sft | PassRate | PolicyGradient
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The typed body of a recipe at one scale."""
 
@@ -220,3 +147,9 @@ class ResolvedRecipe:
     scale: Scale
     settings: Settings
     provenance: Mapping[str, Provenance]
+
+
+__all__ = ["Comparisons", "Dpo", "Evaluate", "Family", "Label", "Llama3Dpo", "Merge", "Merging", "Muon", "Nested",
+           "OptimizerSettings", "Oracle", "PassRate", "Plain", "PolicyGradient", "Preference", "Pretrained", "Provenance",
+           "RejectionSampling", "ResolvedRecipe", "RewardModel", "RewardSettings", "RunSettings", "SamplingSettings", "Scale",
+           "Settings", "Sft", "Stage", "TaskSettings", "Tiny"]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from rollbook.records import Diverged
+from rollbook.records import Diverged, RecipeError
 from rollbook.records.recipe import OptimizerSettings
+from rollbook.training.online_merging import MergeRule, OnlineMerging
+
+NO_MATRIX = ("embed_tokens", "lm_head", "head.")       # two-dimensional parameters that Muon is not made for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +39,48 @@ def rate(settings: OptimizerSettings, step: int, total: int) -> float:
 
 
 class Optimizer:
-    """AdamW on fp32 master weights; `total` optimizer steps is what a cosine schedule ends at."""
+    """AdamW on fp32 master weights, or Muon on the matrices of the layers and AdamW on the rest; `total` optimizer steps is what
+    a cosine schedule ends at.
 
-    def __init__(self, parameters: Iterable[nn.Parameter], settings: OptimizerSettings, total: int):
+    Named parameters are needed for what the settings say of names (`of`); parameters without names are all trained by AdamW.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], settings: OptimizerSettings, total: int, *,
+                 matrices: Sequence[nn.Parameter] = ()):
         self.settings, self.total = settings, total
         self.parameters = list(parameters)
-        self._adam = torch.optim.AdamW(self.parameters, lr=settings.learning_rate, betas=(settings.beta1, settings.beta2),
-                                       eps=settings.eps, weight_decay=settings.weight_decay, fused=True)
+        turned = {id(p) for p in matrices}
+        rest = [p for p in self.parameters if id(p) not in turned]
+        self._parts: list[tuple[torch.optim.Optimizer, float]] = []
+        if rest:
+            adam = torch.optim.AdamW(rest, lr=settings.learning_rate, betas=(settings.beta1, settings.beta2), eps=settings.eps,
+                                     weight_decay=settings.weight_decay, fused=True)
+            self._parts.append((adam, settings.learning_rate))
+        if matrices and settings.muon is not None:
+            muon = torch.optim.Muon(matrices, lr=settings.muon.learning_rate, momentum=settings.muon.momentum,
+                                    weight_decay=settings.muon.weight_decay)
+            self._parts.append((muon, settings.muon.learning_rate))
+        self.merging: OnlineMerging | None = None
         self.steps = 0
 
+    @classmethod
+    def of(cls, module: nn.Module, settings: OptimizerSettings, total: int) -> Self:
+        """The optimizer of a module's parameters but the frozen ones, which need no gradient from here on."""
+        named = trainable(module, settings.frozen)
+        matrices = [p for name, p in named.items() if p.ndim == 2 and not any(part in name for part in NO_MATRIX)]
+        return cls(named.values(), settings, total, matrices=matrices if settings.muon is not None else ())
+
+    def merge(self, named: Mapping[str, nn.Parameter], reference: Mapping[str, Tensor], rule: MergeRule) -> None:
+        """From here on every step is merged with `reference` (the Online Merging Optimizer)."""
+        if len(self._parts) != 1:
+            raise RecipeError("online merging works with one inner optimizer", got="AdamW and Muon",
+                              why="each step is merged as a whole", fix="leave out optimizer.muon")
+        self.merging = OnlineMerging(self._parts[0][0], named, reference, rule)
+        self.merging.steps = self.steps
+
     def zero(self) -> None:
-        self._adam.zero_grad(set_to_none=True)
+        for part, _ in self._parts:
+            part.zero_grad(set_to_none=True)
 
     def step(self, where: str) -> Stepped:
         """One step; raises `Diverged` and leaves the weights alone when the gradient is not finite."""
@@ -56,17 +91,24 @@ class Optimizer:
                            fix="look at the batch kept in the run; lower the learning rate or the clip bounds")
         self.steps += 1
         learning_rate = rate(self.settings, self.steps, self.total)
-        for group in self._adam.param_groups:
-            group["lr"] = learning_rate
-        self._adam.step()
+        for part, peak in self._parts:
+            same = peak == self.settings.learning_rate
+            scaled = learning_rate if same else learning_rate * (peak / self.settings.learning_rate)
+            for group in part.param_groups:
+                group["lr"] = scaled
+            if self.merging is None:
+                part.step()
+        if self.merging is not None:
+            self.merging.step()
         return Stepped(grad_norm=norm, clipped=norm > self.settings.max_grad_norm, learning_rate=learning_rate)
 
     def state(self) -> dict[str, Tensor]:
         """Moments and step count as named tensors, in parameter order."""
         named: dict[str, Tensor] = {"steps": torch.tensor(self.steps)}
         for index, parameter in enumerate(self.parameters):
-            for key, value in self._adam.state.get(parameter, {}).items():
-                named[f"{index}.{key}"] = value
+            for part, _ in self._parts:
+                for key, value in part.state.get(parameter, {}).items():
+                    named[f"{index}.{key}"] = value
         return named
 
     def digest(self) -> str:
@@ -81,11 +123,44 @@ class Optimizer:
     def load(self, named: Mapping[str, Tensor]) -> None:
         """Restores what `state` gave."""
         self.steps = int(named["steps"])
-        state: dict[int, dict[str, Any]] = {}
+        held: dict[int, dict[str, Any]] = {}
         for name, value in named.items():
             if name != "steps":
                 index, key = name.split(".", 1)
-                state.setdefault(int(index), {})[key] = value
-        document = self._adam.state_dict()
-        document["state"] = state
-        self._adam.load_state_dict(document)
+                held.setdefault(int(index), {})[key] = value
+        place = {id(parameter): index for index, parameter in enumerate(self.parameters)}
+        for part, _ in self._parts:
+            own = [parameter for group in part.param_groups for parameter in group["params"]]
+            document = part.state_dict()
+            document["state"] = {at: held[place[id(p)]] for at, p in enumerate(own) if place[id(p)] in held}
+            part.load_state_dict(document)
+        if self.merging is not None:
+            self.merging.steps = self.steps
+
+
+def trainable(module: nn.Module, frozen: Sequence[str]) -> dict[str, nn.Parameter]:
+    """The parameters that none of the patterns names; the others are set not to need a gradient.
+
+    Refuses a pattern that names nothing, and patterns that leave nothing to train.
+    """
+    named = {name: p for name, p in module.named_parameters() if p.requires_grad or _matches(name, frozen)}
+    idle = [pattern for pattern in frozen if not any(fnmatchcase(name, pattern) for name in named)]
+    if idle:
+        raise RecipeError("a pattern of optimizer.frozen names no parameter", got=idle[0],
+                          why="what was meant to stand still would move", fix=f"for example {next(iter(named), '')}")
+    for name, parameter in named.items():
+        if _matches(name, frozen):
+            parameter.requires_grad_(False)
+    moving = {name: p for name, p in named.items() if p.requires_grad}
+    if not moving:
+        raise RecipeError("optimizer.frozen leaves no parameter to train", got=", ".join(frozen))
+    return moving
+
+
+def standing(module: nn.Module, frozen: Sequence[str]) -> dict[str, Tensor]:
+    """The parameters that are not to move, by name."""
+    return {name: p.detach() for name, p in module.named_parameters() if _matches(name, frozen)}
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

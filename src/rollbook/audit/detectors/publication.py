@@ -11,7 +11,7 @@ import numpy as np
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.audit.starts import Starts
-from rollbook.records import PolicyVersion, Probe, SftReport, StageEnd, StepReport
+from rollbook.records import Merged, ModuleUpdate, PolicyVersion, Probe, SftReport, StageEnd, StepReport
 from rollbook.records.recipe import PolicyGradient
 
 AGREE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}        # mean absolute difference of log-probs, nats per token
@@ -46,6 +46,7 @@ class PublicationDetector(Detector):
         self.segments = 0
         self.gaps: dict[str, tuple[float, float]] = {}      # the largest so far, with its limit
         self.unchecked: Counter[str] = Counter()
+        self.merged: set[str] = set()           # versions made of others, which no optimizer has touched
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         self.starts.take(record)
@@ -54,6 +55,15 @@ class PublicationDetector(Detector):
                 self._published(run, identity, record)
             case SftReport():
                 self.pending[record.stage].window.append(identity)
+            case ModuleUpdate() if record.module == "policy":
+                pending = self.pending[record.stage]
+                if not pending.window:
+                    pending.before = record.weights_before
+                pending.window.append(identity)
+                pending.after = record.weights_after
+            case Merged():
+                self.pending[record.stage] = Pending(window=[identity], after=record.weights)
+                self.merged.add(identity)
             case StepReport():
                 self._step_over(run, identity, record)
             case StageEnd():
@@ -136,7 +146,8 @@ class PublicationDetector(Detector):
             self._explained(run, identity, version)
         if not version.healthy:
             self.fail(identity, f"version {version.index} was published as not healthy", "publish finite weights only")
-        if version.updates and version.optimizer is None and run.host is None:
+        trained = not set(version.window) <= self.merged
+        if version.updates and trained and version.optimizer is None and run.host is None:
             self.fail(identity, f"version {version.index} follows {version.updates} updates and names no optimizer state",
                       "record the hash of the optimizer's state with the weights")
         wrong = [one for one in version.acknowledged if one.weights != version.published]

@@ -5,9 +5,30 @@ from __future__ import annotations
 from typing import assert_never
 
 from rollbook.orchestration.session import Session
-from rollbook.orchestration.stages import evaluation, pass_rate, policy_gradient, supervised
+from rollbook.orchestration.stages import (
+    comparisons,
+    evaluation,
+    merge,
+    pass_rate,
+    policy_gradient,
+    preference,
+    rejection_sampling,
+    reward_model,
+    supervised,
+)
 from rollbook.orchestration.state import StepState
-from rollbook.records.recipe import Evaluate, PassRate, PolicyGradient, Sft, Stage
+from rollbook.records.recipe import (
+    Comparisons,
+    Evaluate,
+    Merge,
+    PassRate,
+    PolicyGradient,
+    Preference,
+    RejectionSampling,
+    RewardModel,
+    Sft,
+    Stage,
+)
 
 
 def run_stage(session: Session, name: str, stage: Stage, state: StepState | None) -> None:
@@ -21,10 +42,20 @@ def run_stage(session: Session, name: str, stage: Stage, state: StepState | None
             pass_rate.run(session, name, stage)
         case PolicyGradient():
             policy_gradient.run(session, name, stage, state)
+        case RejectionSampling():
+            rejection_sampling.run(session, name, stage)
+        case Comparisons():
+            comparisons.run(session, name, stage)
+        case RewardModel():
+            reward_model.run(session, name, stage, state)
+        case Preference():
+            preference.run(session, name, stage, state)
+        case Merge():
+            merge.run(session, name, stage)
         case _:
             assert_never(stage)
 
 
 def steps_of(stage: Stage) -> int:
     """How many steps a stage shows in its progress."""
-    return stage.steps if isinstance(stage, (Sft, PolicyGradient)) else 1
+    return stage.steps if isinstance(stage, (Sft, PolicyGradient, RewardModel, Preference)) else 1

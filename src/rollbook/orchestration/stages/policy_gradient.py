@@ -6,9 +6,10 @@ from rollbook.experience.admission import AdmissionRule
 from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.session import Session, TaskStream
 from rollbook.orchestration.stages import evaluation
+from rollbook.orchestration.stages.attempts import pool
 from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state, restore_trained, save_state
 from rollbook.orchestration.step import PolicyRun, StepSettings, step
-from rollbook.records import PolicyVersion, RecipeError, Task
+from rollbook.records import PolicyVersion
 from rollbook.records.recipe import PolicyGradient
 from rollbook.training.optimizer import Optimizer
 from rollbook.training.policy import PolicyLearner
@@ -19,7 +20,7 @@ def run(session: Session, name: str, stage: PolicyGradient, state: StepState | N
     version = started if state is None else state.version
     if state is None:
         session.take(stage.policy)
-    tasks = pool(session, stage)
+    tasks = pool(session, stage.tasks)
     stream = TaskStream(tasks, seed=session.settings.run.seed, cursor=state.cursor if state else 0)
     run = _policy_run(session, name, stage, resumed=state is not None)
     for number in range((state.step if state else 0) + 1, stage.steps + 1):
@@ -37,20 +38,9 @@ def run(session: Session, name: str, stage: PolicyGradient, state: StepState | N
     drop_state(session.root)
 
 
-def pool(session: Session, stage: PolicyGradient) -> tuple[Task, ...]:
-    if stage.tasks == "train":
-        return session.sides.train
-    kept = set(session.selections[stage.tasks])
-    if not kept:
-        raise RecipeError(f"stage {stage.tasks} selected no task to train on", got="an empty selection",
-                          why="no candidate was solved as often as its bounds ask",
-                          fix=f"widen --set stages.{stage.tasks}.low and .high, or raise .candidates, in a new run")
-    return tuple(task for task in session.sides.train if task.id in kept)
-
-
 def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: bool) -> PolicyRun:
     objective = from_settings(dict(stage.objective))
-    optimizer = Optimizer(session.policy.decoder.parameters(), stage.optimizer, stage.steps * stage.minibatches)
+    optimizer = Optimizer.of(session.policy.decoder, stage.optimizer, stage.steps * stage.minibatches)
     learner = PolicyLearner(session.policy.decoder, optimizer, dtype=session.dtype, temperature=stage.sampling.temperature,
                             start=session.frozen(stage.policy) if resumed else None)
     if resumed:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 
 from rollbook.orchestration.recording import sft_tensors
 from rollbook.orchestration.session import Session
+from rollbook.orchestration.stages.elements import order
 from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state, restore_trained, save_state
-from rollbook.records import Demonstration, Message, SftReport, Span, content_id
+from rollbook.records import Demonstration, Message, PolicyVersion, Scored, SftReport, Span, Trace, Verdict, content_id
 from rollbook.records.recipe import SamplingSettings, Sft
 from rollbook.tasks import GENERAL_PROMPTS, demonstrations
 from rollbook.training.optimizer import Optimizer
@@ -21,11 +23,13 @@ def run(session: Session, name: str, stage: Sft, state: StepState | None) -> Non
     started = session.versions[stage.policy]
     if state is None:
         session.take(stage.policy)
-        shown = written(session, name, stage)
-        session.ledger.write_table(f"{name}/demonstrations", shown)
+        made = written(session, name, stage)
+        if made:
+            session.ledger.write_table(f"{name}/demonstrations", made)
     else:
-        shown = list(session.ledger.records(Demonstration))
-    optimizer = Optimizer(session.policy.decoder.parameters(), stage.optimizer, stage.steps)
+        made = [] if alone(stage) else session.table(f"{name}/demonstrations", Demonstration)
+    shown = learnt(session, stage, made) if stage.data else made
+    optimizer = Optimizer.of(session.policy.decoder, stage.optimizer, stage.steps)
     trained = {POLICY: Trained(module=session.policy.decoder, optimizer=optimizer)}
     if state is not None:
         restore_trained(session, trained)
@@ -53,22 +57,62 @@ def run(session: Session, name: str, stage: Sft, state: StepState | None) -> Non
 def written(session: Session, name: str, stage: Sft) -> list[Demonstration]:
     """Reasoning traces by a program and general answers by the start policy, shuffled by the run's seed."""
     total = stage.steps * stage.batch
-    general = round(total * stage.general_share)
+    general = _general(stage)
     tokenizer = session.policy.tokenizer
     stop = min(tokenizer.stop_ids)
     seed = session.settings.run.seed
     made = []
-    for task, text, author in demonstrations(session.sides.train, count=total - general, seed=seed, mixture=stage.traces):
+    count = total - general if stage.traces else 0
+    for task, text, author in demonstrations(session.sides.train, count=count, seed=seed, mixture=stage.traces) if count else ():
         made.append(demonstration(session, task.id, task.prompt, ((*tokenizer.encode(text), stop), author)))
+    if general or not stage.data:
+        made += _answered(session, name, general)
+    random.Random(seed).shuffle(made)
+    return made
+
+
+def _answered(session: Session, name: str, general: int) -> list[Demonstration]:
+    """General prompts in turn, answered by the policy as it is."""
+    tokenizer = session.policy.tokenizer
     rollouts = session.rollouts(GENERAL)
     prompts = [(Message(role="user", content=text, origin="program"),) for text in GENERAL_PROMPTS]
     asked = [index % len(prompts) for index in range(general)]
     session.ledger.append(rollouts.envelope(session.publisher.weights))
     answers = rollouts.complete([tokenizer.prompt(prompts[index]) for index in asked], scope=f"{name}/general")
-    for index, answer in zip(asked, answers, strict=True):
-        made.append(demonstration(session, f"general:{index}", prompts[index], (answer.token_ids, "policy:start")))
-    random.Random(seed).shuffle(made)
-    return made
+    return [demonstration(session, f"general:{index}", prompts[index], (answer.token_ids, "policy:start"))
+            for index, answer in zip(asked, answers, strict=True)]
+
+
+def alone(stage: Sft) -> bool:
+    """Whether a stage shows nothing but what earlier stages left."""
+    return bool(stage.data) and not stage.traces and not _general(stage)
+
+
+def _general(stage: Sft) -> int:
+    return round(stage.steps * stage.batch * stage.general_share)
+
+
+def learnt(session: Session, stage: Sft, made: Sequence[Demonstration]) -> list[Demonstration]:
+    """All that the stage shows, in its order: what it wrote itself, and passes over what the stages in `data` left."""
+    seed, total = session.settings.run.seed, stage.steps * stage.batch
+    pools = {source: session.table(f"{source}/demonstrations", Demonstration) for source in stage.data}
+    shown = [*made, *order(pools, stage.data, total - len(made), seed)]
+    random.Random(seed).shuffle(shown)
+    return shown
+
+
+def sampled_demonstration(session: Session, made: tuple[Trace, Verdict], policy: PolicyVersion) -> Demonstration:
+    """An answer that a policy sampled, with its very tokens; validated where the verifier found it correct."""
+    trace, verdict = made
+    task, tokenizer = session.tasks[trace.task], session.policy.tokenizer
+    body = tuple(token for segment in trace.policy_segments for token in segment.token_ids)
+    right = isinstance(verdict, Scored) and verdict.vector.accuracy == 1.0
+    spoken = tokenizer.decode([token for token in body if token not in tokenizer.stop_ids])
+    answer = Message(role="assistant", content=spoken, origin="policy")
+    return Demonstration(task=task.id, messages=(*task.prompt, answer), token_ids=trace.prompt_ids + body,
+                         tokenizer=tokenizer.digest, template=tokenizer.template_digest, author=f"policy:{policy.stage}",
+                         owners=(Span(owner="user", length=len(trace.prompt_ids)), Span(owner="policy", length=len(body))),
+                         validation="verified" if right else "none")
 
 
 def demonstration(session: Session, task: str, asked: tuple[Message, ...],

@@ -1,0 +1,136 @@
+"""Steps on recorded elements computed again: reward models on rankings, policies on pairs of answers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rollbook.audit.ruler import Ruler
+from rollbook.models.decoder import Decoder
+from rollbook.models.scalar import ScalarModel, on_body
+from rollbook.models.weights import load_into, weight_hash
+from rollbook.records import LedgerError, ModuleUpdate, ModuleVersion, Ranking
+from rollbook.records.recipe import Preference, RewardModel
+from rollbook.training.family import FamilyStep
+from rollbook.training.optimizer import Optimizer, standing
+from rollbook.training.policy import frozen_copy
+from rollbook.training.preference import PreferenceLearner, optimizer_of, pair_of, preference_update
+from rollbook.training.reward_model import reward_model_update
+
+ARITHMETIC = 1e-6
+Weights = Mapping[str, Tensor]
+
+
+class Trainee(Protocol):
+    """A module in training again: takes a step on elements by their ids, knows its optimizer and its weights."""
+
+    @property
+    def optimizer(self) -> Optimizer: ...
+
+    def take(self, elements: Sequence[str], where: str) -> FamilyStep: ...
+
+    def weights(self) -> str: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class RewardModelTrainee:
+    """A reward model from its beginning."""
+
+    model: ScalarModel
+    optimizer: Optimizer
+    stage: RewardModel
+    rankings: Mapping[str, Ranking]
+    dtype: torch.dtype
+
+    def take(self, elements: Sequence[str], where: str) -> FamilyStep:
+        batch = [self.rankings[name] for name in elements]
+        return reward_model_update(self.model, self.optimizer, batch, self.stage, dtype=self.dtype, where=where)
+
+    def weights(self) -> str:
+        return weight_hash(self.model.named_parameters())
+
+
+@dataclass(slots=True, kw_only=True)
+class PreferenceTrainee:
+    """The policy on pairs of answers, with its frozen reference."""
+
+    learner: PreferenceLearner
+    stage: Preference
+    rankings: Mapping[str, Ranking]
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return self.learner.optimizer
+
+    def take(self, elements: Sequence[str], where: str) -> FamilyStep:
+        pairs = [pair_of(self.rankings[name], self.stage.by) for name in elements]
+        kept = [pair for pair in pairs if pair is not None]
+        if len(kept) < len(pairs):
+            raise LedgerError(f"{where} was taken on rankings without a pair", got=f"{len(pairs) - len(kept)} of {len(pairs)}")
+        return preference_update(self.learner, kept, self.stage, where=where)
+
+    def weights(self) -> str:
+        return weight_hash(self.learner.policy.named_parameters())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a replay holds when a stage begins: the decoder with the stage's first weights, the rankings, weights by stage."""
+
+    decoder: Decoder
+    rankings: Mapping[str, Ranking]
+    weights_of: Callable[[str], Weights]
+    format_ids: frozenset[int]
+    dtype: torch.dtype
+    seed: int
+
+
+def trainee(stage: RewardModel | Preference, held: Held) -> Trainee:
+    """The module of a stage as it stood before its first step."""
+    own = {name: p.detach() for name, p in held.decoder.named_parameters()}
+    if isinstance(stage, RewardModel):
+        model = on_body(held.decoder, own, layers=stage.head_layers, seed=held.seed)
+        return RewardModelTrainee(model=model, optimizer=Optimizer.of(model, stage.optimizer, stage.steps), stage=stage,
+                                  rankings=held.rankings, dtype=held.dtype)
+    reference = copy.deepcopy(held.decoder)
+    load_into(reference, held.weights_of(stage.reference or stage.policy))
+    base = None if stage.merging is None else held.weights_of(stage.merging.base)
+    begun = {name: value.clone() for name, value in own.items()}
+    learner = PreferenceLearner(policy=held.decoder, reference=frozen_copy(reference, held.dtype), dtype=held.dtype,
+                                optimizer=optimizer_of(held.decoder, stage, begun, base), format_ids=held.format_ids)
+    return PreferenceTrainee(learner=learner, stage=stage, rankings=held.rankings)
+
+
+def module_step(ruler: Ruler, made: Trainee, update: ModuleUpdate, given: Mapping[str, Tensor]) -> None:
+    """Takes the step and compares everything that was recorded of it; `given` are the stored tensors."""
+    ruler.hash("weights_before", update.weights_before, made.weights())
+    done = made.take(update.elements, f"{update.stage} step {update.step}")
+    slack = ruler.tolerance
+    for name in sorted({*given, *done.tensors}):
+        ruler.tensor(name, given.get(name), done.tensors.get(name), slack.logp_nats)
+    ruler.text("loss terms", sorted(update.loss), sorted(done.loss))
+    for name, value in done.loss.items():
+        ruler.number(f"loss.{name}", update.loss.get(name), value, slack.loss, share=False)
+    ruler.text("tokens", update.tokens, done.tokens)
+    first = made.optimizer.steps == 1
+    ruler.number("grad_norm", update.grad_norm, done.stepped.grad_norm, slack.grad_norm if first else None)
+    ruler.number("learning_rate", update.learning_rate, done.stepped.learning_rate, ARITHMETIC)
+    ruler.hash("weights_after", update.weights_after, made.weights())
+
+
+def module_version(ruler: Ruler, made: Trainee, version: ModuleVersion, window: Sequence[str]) -> None:
+    """The module as it was published against the one that was trained again."""
+    ruler.hash("weights", version.weights, made.weights())
+    ruler.hash("optimizer", version.optimizer, made.optimizer.digest())
+    ruler.text("window", version.window, tuple(window), "the updates of the stage")
+    module = made.model if isinstance(made, RewardModelTrainee) else None
+    if isinstance(module, nn.Module):
+        still = standing(module, made.optimizer.settings.frozen)
+        ruler.text("frozen", version.frozen is None, not still)
+        if still:
+            ruler.hash("frozen", version.frozen, weight_hash(still.items()))

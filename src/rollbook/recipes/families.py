@@ -1,0 +1,95 @@
+"""What no single field shows of the stages that sample, compare, rate, prefer and merge."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from rollbook.recipes.problems import Problems
+from rollbook.recipes.stage_checks import check_batch_tokens, check_exploring, check_warmup, refuse
+from rollbook.records import graph
+from rollbook.records.recipe import Comparisons, Merge, Preference, RejectionSampling, RewardModel, Settings
+
+MEASURES = ("accuracy", "format", "tokens")
+Kinds = RejectionSampling | Comparisons | RewardModel | Preference | Merge
+
+
+def check(stage: Kinds, path: str, settings: Settings, problems: Problems) -> None:
+    """Adds every problem of the stage itself."""
+    match stage:
+        case RejectionSampling():
+            _rejection_sampling(stage, path, settings, problems)
+        case Comparisons():
+            _comparisons(stage, path, settings, problems)
+        case RewardModel():
+            _reward_model(stage, path, settings, problems)
+        case Preference():
+            _preference(stage, path, settings, problems)
+        case Merge():
+            _merge(stage, path, problems)
+        case _:
+            assert_never(stage)
+
+
+def _prompts(wanted: int, tasks: str, path: str, settings: Settings, problems: Problems) -> None:
+    if tasks == graph.TRAIN and wanted > settings.tasks.train:
+        refuse(problems, f"{path}.prompts must be at most tasks.train = {settings.tasks.train}", wanted,
+               "each prompt is asked once", f"lower {path}.prompts or raise tasks.train")
+
+
+def _rejection_sampling(stage: RejectionSampling, path: str, settings: Settings, problems: Problems) -> None:
+    _prompts(stage.prompts, stage.tasks, path, settings, problems)
+    if stage.samples > 1:
+        check_exploring(stage.sampling, path, problems)
+    if (stage.keep == "best") != (stage.scorer is not None):
+        refuse(problems, f"{path}.scorer goes with {path}.keep = best", f"keep = {stage.keep}, scorer = {stage.scorer}",
+               "a reward model that rates nothing, or a best without a rating, would be ignored", "set both or neither")
+    if stage.keep == "correct" and stage.per_task > stage.samples:
+        refuse(problems, f"{path}.per_task must be at most {path}.samples = {stage.samples}", stage.per_task,
+               "no more answers can be kept than there are", f"lower {path}.per_task")
+
+
+def _comparisons(stage: Comparisons, path: str, settings: Settings, problems: Problems) -> None:
+    _prompts(stage.prompts, stage.tasks, path, settings, problems)
+    check_exploring(stage.sampling, path, problems)
+    strange = sorted(set(stage.labeler.rule) - set(MEASURES))
+    if strange or not any(stage.labeler.rule.values()):
+        refuse(problems, f"{path}.labeler.rule must weigh some of {', '.join(MEASURES)}", ", ".join(strange) or "no weight",
+               "an oracle knows what the judge and the trace say, and nothing else", f"name one of {', '.join(MEASURES)}")
+
+
+def _reward_model(stage: RewardModel, path: str, settings: Settings, problems: Problems) -> None:
+    if (stage.loss == "margin") != bool(stage.margins):
+        refuse(problems, f"{path}.margins goes with {path}.loss = margin", f"loss = {stage.loss}, {len(stage.margins)} margins",
+               "margins without their loss, or the loss without them, would be ignored", "set both or neither")
+    _data(stage.data, path, problems)
+    check_warmup(stage.optimizer.warmup_steps, stage.steps, path, problems)
+    check_batch_tokens(stage.max_batch_tokens, path, settings, problems)
+
+
+def _preference(stage: Preference, path: str, settings: Settings, problems: Problems) -> None:
+    _data(stage.data, path, problems)
+    merging = stage.merging
+    if merging is not None and (merging.rule == "ties") != (merging.consensus is not None):
+        refuse(problems, f"{path}.merging.consensus goes with {path}.merging.rule = ties", f"rule = {merging.rule}",
+               "only that rule elects signs", "set both or neither")
+    check_warmup(stage.optimizer.warmup_steps, stage.steps, path, problems)
+    check_batch_tokens(stage.max_batch_tokens, path, settings, problems)
+
+
+def _data(data: object, path: str, problems: Problems) -> None:
+    if not data:
+        refuse(problems, f"{path}.data must name a stage", "none", "there is nothing to learn from", f"set {path}.data")
+
+
+def _merge(stage: Merge, path: str, problems: Problems) -> None:
+    need = {"average": (False, False), "task_vector": (True, False), "moving_average": (False, True)}[stage.method]
+    if not stage.policies or any(weight == 0 for weight in stage.policies.values()):
+        refuse(problems, f"{path}.policies must give every policy a weight other than 0", str(dict(stage.policies)),
+               "a policy without weight is not merged", "leave it out")
+    elif stage.method == "average" and sum(stage.policies.values()) == 0:
+        refuse(problems, f"{path}.policies must not sum to 0 in an average", "0", "the shares are weights over their sum",
+               "use task_vector for differences")
+    if (stage.base is not None, stage.decay is not None) != need:
+        refuse(problems, f"{path}: base goes with task_vector, decay with moving_average",
+               f"method {stage.method}, base {stage.base}, decay {stage.decay}", "what a method does not read would be ignored",
+               "set what the method needs and nothing else")

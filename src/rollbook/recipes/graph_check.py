@@ -1,0 +1,62 @@
+"""The graph of a recipe's stages: every input names a stage that leaves what is needed, and none waits for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rollbook.recipes.problems import Problems
+from rollbook.recipes.stage_checks import refuse
+from rollbook.records import graph
+from rollbook.records.codec import nearest
+from rollbook.records.recipe import (
+    Comparisons,
+    Evaluate,
+    Merge,
+    PassRate,
+    PolicyGradient,
+    Preference,
+    RejectionSampling,
+    RewardModel,
+    Sft,
+    Stage,
+)
+
+TRAINED: tuple[type, ...] = (Sft, PolicyGradient, Preference, Merge)       # kinds that leave a policy
+POLICY = (TRAINED, "policy")
+RANKINGS: tuple[tuple[type, ...], str] = ((Comparisons,), "rankings")
+SOURCES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "policy": POLICY, "reference": POLICY, "merging.base": POLICY, "base": POLICY, "policies": POLICY,
+    "compare_to": ((Evaluate,), "evaluation report"), "tasks": ((PassRate,), "selection of tasks"),
+    "scorer": ((RewardModel,), "reward model")}
+DATA: Mapping[type, tuple[tuple[type, ...], str]] = {
+    Sft: ((RejectionSampling,), "demonstrations"), RewardModel: RANKINGS, Preference: RANKINGS}
+
+
+def check(stages: Mapping[str, Stage], problems: Problems) -> None:
+    """Adds every missing input, every input of another kind, reserved names and cycles."""
+    if not stages:
+        refuse(problems, "stages must name at least one stage", "none", "there is nothing to run", "add one")
+    for name in (graph.START, graph.TRAIN):
+        if name in stages:
+            refuse(problems, f"stages.{name} is a reserved name", repr(name), "it means the initial model or the training tasks",
+                   "rename the stage")
+    for name, stage in stages.items():
+        for field, source in graph.inputs(stage).items():
+            _check_input(stages, name, field, source, problems)
+    if loop := graph.cycle(stages):
+        refuse(problems, "stages wait for each other in a cycle", " -> ".join(loop), "none of them could ever start",
+               "let one of them read `start`")
+
+
+def _check_input(stages: Mapping[str, Stage], name: str, field: str, source: str, problems: Problems) -> None:
+    head = field if field in SOURCES else field.partition(".")[0]
+    wanted, leaves = DATA[type(stages[name])] if head == "data" else SOURCES[head]
+    path = f"stages.{name}.{field}"
+    fitting = [other for other, kind in stages.items() if isinstance(kind, wanted) and other != name]
+    mine = graph.own(field)
+    fix = f"nearest names: {nearest(source, ([] if mine is None else [mine]) + fitting)}"
+    if source not in stages:
+        refuse(problems, f"{path} names no earlier stage", repr(source), "a stage reads what another one left", fix)
+    elif not isinstance(stages[source], wanted):
+        refuse(problems, f"{path} names a stage of another kind", f"{source!r} ({type(stages[source]).__name__})",
+               f"it leaves no {leaves}", fix)

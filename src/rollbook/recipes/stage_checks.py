@@ -1,0 +1,44 @@
+"""Checks that stages of several kinds share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollbook.recipes.problems import Problems
+from rollbook.records.errors import RecipeError
+from rollbook.records.recipe import SamplingSettings, Settings, Tiny
+
+CHARACTERS_PER_TOKEN = 8  # no text of a system prompt packs more into a token of a pretrained vocabulary, on average
+
+
+def refuse(problems: Problems, what: str, got: Any, why: str, fix: str) -> None:
+    """Adds a refusal with all its parts."""
+    problems.add(RecipeError(what, got=str(got), why=why, fix=fix))
+
+
+def shortest_prompt(settings: Settings) -> int:
+    """A lower bound, in tokens, of any prompt; the exact length is known to the tokenizer only."""
+    text = settings.tasks.system_prompt
+    return 1 + (len(text) if isinstance(settings.model, Tiny) else len(text) // CHARACTERS_PER_TOKEN)
+
+
+def check_exploring(sampling: SamplingSettings, path: str, problems: Problems) -> None:
+    """Several attempts at a task must be able to differ."""
+    if sampling.temperature == 0:
+        refuse(problems, f"{path}.sampling.temperature must be > 0", "0", "all attempts at a task would be the same",
+                f"set {path}.sampling.temperature = 1.0")
+
+
+def check_warmup(warmup: int, updates: int, path: str, problems: Problems) -> None:
+    """The warm-up ends within the stage."""
+    if warmup > updates:
+        refuse(problems, f"{path}.optimizer.warmup_steps must be at most the {updates} optimizer steps of the stage", warmup,
+                "the learning rate would never be reached", f"lower {path}.optimizer.warmup_steps")
+
+
+def check_batch_tokens(capacity: int, path: str, settings: Settings, problems: Problems) -> None:
+    """The longest possible sequence fits into a micro-batch."""
+    longest = shortest_prompt(settings) + settings.tasks.max_tokens
+    if capacity < longest:
+        refuse(problems, f"{path}.max_batch_tokens is too small for one sequence", f"{capacity}, at least {longest} are needed",
+                "a sequence is never cut between micro-batches", f"raise {path}.max_batch_tokens")

@@ -1,0 +1,246 @@
+"""The kinds of stage of a pipeline as a recipe writes them, and the settings that several kinds share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Plain = str | bool | int | float | None
+Nested = Plain | Mapping[str, Plain | Mapping[str, Plain]]      # an objective, its credit rule, a rule inside that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Muon:
+    """Muon for the matrices of the layers, at its own learning rate and decay; AdamW for embeddings, heads and norms."""
+
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSettings:
+    """AdamW with linear warm-up over `warmup_steps` optimizer steps, then constant or cosine to zero.
+
+    Parameters whose name one of the patterns `frozen` matches (`*` any characters) never move.
+    """
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    warmup_steps: int
+    schedule: Literal["constant", "cosine"]
+    max_grad_norm: float
+    frozen: tuple[str, ...] = ()
+    muon: Muon | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSettings:
+    """How the policy is sampled; `top_k` 0 and `min_p` 0.0 are off."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluate:
+    """Held-out evaluation of the policy that stage `policy` ended with (`start` is the initial model)."""
+
+    policy: str
+    sampling: SamplingSettings
+    trials: int
+    seed: int
+    compare_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sft:
+    """Supervised fine-tuning on reasoning traces, with a share of general chat kept.
+
+    `traces` maps the style of a programmatically written trace to its weight in the mixture, `data` a stage whose demonstrations
+    are learnt from (rejection sampling, critique and revision) to its weight; one of the two is given. `steps` x `batch`
+    demonstrations are shown in all; where `data` holds fewer they are shown again, each pass in an order of its own. The general
+    part is answered by the policy the stage starts from.
+    """
+
+    policy: str
+    traces: Mapping[str, float]
+    steps: int
+    batch: int
+    general_share: float
+    optimizer: OptimizerSettings
+    max_batch_tokens: int
+    data: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRate:
+    """Keeps training tasks that the policy solves between `low` and `high` times of `samples`, both inclusive."""
+
+    policy: str
+    candidates: int
+    samples: int
+    low: int
+    high: int
+    sampling: SamplingSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyGradient:
+    """Reinforcement learning of one policy. `tasks` names the stage whose selection is used, or `train`.
+
+    Each step issues waves of `prompts` x `per_task` attempts until `groups` groups are informative or `max_waves` is reached.
+    `probe` held-out problems are evaluated every `probe_every` steps (0: never) for the curve in the report.
+    """
+
+    policy: str
+    tasks: str
+    objective: Mapping[str, Nested]
+    steps: int
+    prompts: int
+    per_task: int
+    groups: int
+    max_waves: int
+    minibatches: int
+    max_policy_age: int
+    sampling: SamplingSettings
+    optimizer: OptimizerSettings
+    max_batch_tokens: int
+    probe: int
+    probe_every: int
+    checkpoint_every: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectionSampling:
+    """`samples` answers to each of `prompts` tasks by `policy`, of which `keep` become demonstrations for a later `Sft`.
+
+    `keep`: all that were judged, the correct ones, or the one a reward model (`scorer`, a stage) rates highest; of the correct
+    ones at most `per_task`, the shortest first.
+    """
+
+    policy: str
+    tasks: str
+    prompts: int
+    samples: int
+    keep: Literal["all", "correct", "best"]
+    per_task: int
+    sampling: SamplingSettings
+    scorer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oracle:
+    """A hidden scoring rule that stands in for a labeller: the weighted sum of what the judge and the trace say of an answer.
+
+    `rule` weighs `accuracy`, `format` (1 where the format is kept) and `tokens` (the answer's share of its budget). `noise` is
+    the scale of the Gumbel noise added to every score, so that P(a is ranked above b) = sigmoid((a - b) / noise); 0 is no noise.
+    """
+
+    rule: Mapping[str, float]
+    noise: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparisons:
+    """`per_task` answers to each of `prompts` tasks by `policy`, ranked by `labeler`; the last `apart` share trains nothing."""
+
+    policy: str
+    tasks: str
+    prompts: int
+    per_task: int
+    sampling: SamplingSettings
+    labeler: Oracle
+    apart: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardModel:
+    """A scalar head on the body of `policy`, trained on the rankings of the stages in `data` (name to weight in the mixture).
+
+    All answers to a prompt are one element; `batch` counts prompts. `loss`: every pair of different rank (InstructGPT), the same
+    less a margin by how far apart the labeller put them (Llama 2; `margins` from the widest gap of scores to the narrowest, cut
+    evenly), correct against wrong (Qwen2.5-Math), or every pair against the probability of the label (RLAIF).
+    """
+
+    policy: str
+    data: Mapping[str, float]
+    loss: Literal["ranked", "margin", "listwise", "soft_label"]
+    head_layers: Literal[1, 2]
+    steps: int
+    batch: int
+    optimizer: OptimizerSettings
+    max_batch_tokens: int
+    margins: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dpo:
+    """Direct preference optimisation (2305.18290); `normalize` divides each response's log-ratio by its length in tokens."""
+
+    beta: float
+    normalize: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Llama3Dpo:
+    """Llama 3's DPO (2407.21783 section 4.1.4): formatting tokens masked on both sides, plus NLL of the chosen response."""
+
+    beta: float
+    nll_coefficient: float
+    nll_reduction: Literal["sum", "mean"]
+    nll_on: Literal["all", "unmasked"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merging:
+    """The Online Merging Optimizer: each step's update is merged with what `policy` learnt since the stage `base`."""
+
+    rule: Literal["dare", "ties"]
+    base: str
+    alpha: float
+    keep: float
+    seed: int
+    consensus: Literal["weighted", "unweighted"] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """Preference optimisation of `policy` on the best and the worst answer of every ranking of `data`; `batch` counts pairs.
+
+    `reference` names the stage of the frozen policy, None the one the stage starts from. `data` of correct and wrong answers with
+    `by = "correct"` pairs a correct with a wrong one instead.
+    """
+
+    policy: str
+    data: Mapping[str, float]
+    loss: Dpo | Llama3Dpo
+    by: Literal["score", "correct"]
+    steps: int
+    batch: int
+    optimizer: OptimizerSettings
+    max_batch_tokens: int
+    reference: str | None = None
+    merging: Merging | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """A policy made of others: their weighted `average`, `base` plus weighted differences to it, or a moving average in the order
+    of names with the given `decay`.
+    """
+
+    policies: Mapping[str, float]
+    method: Literal["average", "task_vector", "moving_average"]
+    base: str | None = None
+    decay: float | None = None
+
+
+Stage = (Evaluate | Sft | PassRate | PolicyGradient | RejectionSampling | Comparisons | RewardModel | Preference | Merge)
