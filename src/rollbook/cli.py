@@ -13,6 +13,7 @@ from rollbook import __version__
 from rollbook.cli_audit import audit
 from rollbook.cli_checklist import checklist
 from rollbook.cli_claims import evidence
+from rollbook.cli_eval import compare, evaluate, protocol
 from rollbook.cli_evidence import register as register_evidence
 from rollbook.cli_gate import gate
 from rollbook.cli_inspect import census, lineage, query
@@ -125,9 +126,9 @@ def report(run_folder: Path) -> None:
     click.echo(str(write_report(run_folder)))
 
 
-for command in (audit, census, checklist, lineage, query, selftest):
+for command in (audit, census, checklist, compare, evaluate, lineage, query, selftest):
     main.add_command(command)
-for group in (evidence, gate, recipes):
+for group in (evidence, gate, protocol, recipes):
     main.add_command(group)
 register_evidence(main)
 

@@ -11,6 +11,7 @@ from rollbook.records.recipe import PassRate, PolicyGradient
 
 Use = Literal["evaluation", "selection", "training"]
 TRAIN = "tasks/train"
+PROTECTED = "protocols/"      # tables of other protocols' tasks: compared with, never used
 
 
 @dataclass(slots=True)
@@ -50,6 +51,11 @@ def use_of(run: RunIndex, table: str) -> Use:
     if isinstance(stage, PassRate) and not rest:
         return "selection"
     return "evaluation" if head == "eval" and rest else "training"
+
+
+def foreign(run: RunIndex) -> bool:
+    """Whether the record at hand is a task of a registered protocol, which the run only keeps apart from."""
+    return (run.table or "").startswith(PROTECTED)
 
 
 def raw_of(run: RunIndex, task: str) -> RawTask | None:

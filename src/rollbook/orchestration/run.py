@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -15,6 +15,7 @@ import torch
 
 from rollbook.environments import single_turn_image
 from rollbook.evaluation.gate import undecided
+from rollbook.evaluation.protocols import protect, registered
 from rollbook.ledger import Ledger, environment_manifest
 from rollbook.ledger.manifest import without_home
 from rollbook.models.load import Policy, load_policy, news
@@ -33,6 +34,7 @@ from rollbook.records import (
     RunEnd,
     Selection,
     StageEnd,
+    Task,
     TokenizerFile,
     content_id,
 )
@@ -55,6 +57,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress) -> int:
     policy = _loaded(recipe.settings, progress)
     acquired, sides = _tasks(recipe.settings)
     _check_context(recipe.settings, policy, sides)
+    protect(_side(acquired, sides.train), registered(), likeness=LIKENESS)
     with (Ledger.create(out, _manifest(recipe, policy)) as ledger,
           _session(recipe, ledger, (policy, sides), progress, dtype) as session):
         ledger.append(recipe)
@@ -175,19 +178,34 @@ def _tasks(settings: Settings) -> tuple[Acquired, Split]:
 def _record_sources(session: Session, acquired: Acquired) -> None:
     """Stages 1 to 4 on the record: raw tasks, contracts, the split, contamination, the environment and what proves it."""
     ledger, sides = session.ledger, session.sides
-    raw_of = {content_id(raw): raw for raw in acquired.raw}
-    train, heldout = (Side(tasks=tasks, raws=tuple(raw_of[task.raw] for task in tasks)) for tasks in (sides.train, sides.heldout))
+    train, heldout = _side(acquired, sides.train), _side(acquired, sides.heldout)
     ledger.append(session.image)
     ledger.write_table("tasks/raw", acquired.raw)
     ledger.write_table("tasks/train", sides.train)
     ledger.write_table("tasks/heldout", sides.heldout)
     ledger.append(decontaminate(train, heldout, protocol="heldout", likeness=LIKENESS))
+    _protect(ledger, train)
     ledger.append(session.judge.composition)
     ledger.append(prove(session.image, session.judge, session.settings, sides.train))
     tokenizer = session.policy.tokenizer
     ledger.append(TokenizerFile(tokenizer=tokenizer.digest, template=tokenizer.template_digest,
                                 blob=ledger.put(tokenizer.document())))
     ledger.append(sides.manifest)
+
+
+def _side(acquired: Acquired, tasks: Sequence[Task]) -> Side:
+    """Tasks with the raw tasks they were made from."""
+    raw_of = {content_id(raw): raw for raw in acquired.raw}
+    return Side(tasks=tuple(tasks), raws=tuple(raw_of[task.raw] for task in tasks))
+
+
+def _protect(ledger: Ledger, train: Side) -> None:
+    """Registered protocols on the record: their tasks, and that none of these is trained on."""
+    bundles = list(registered())
+    for bundle, found in zip(bundles, protect(train, bundles, likeness=LIKENESS), strict=True):
+        ledger.write_table(f"protocols/{found.protocol}", bundle.tasks)
+        ledger.write_table(f"protocols/{found.protocol}/raw", bundle.raws)
+        ledger.append(found)
 
 
 def _without_home(recipe: ResolvedRecipe) -> ResolvedRecipe:

@@ -56,6 +56,7 @@ from rollbook.records.errors import (
     RollbookError,
     Stopped,
 )
+from rollbook.records.evaluation import Aggregation, EvaluationProtocol, EvaluationResult, Incident, Spend
 from rollbook.records.experience import Census, Credit, Experience, Outcome
 from rollbook.records.host import STAGES, HostCheckpoint, HostEvaluation, HostRun, HostTask, HostUpdate, ids_hash
 from rollbook.records.learning import Acknowledgement, Batch, PolicyVersion, Probe, TermSpec, Update
@@ -126,7 +127,8 @@ RECORDS = {
                 SamplingEnvelope, TokenizerFile, Dispatch, Trace, Composition, Scored, Unscored, Outcome, Census, Credit,
                 Batch, Update, PolicyVersion, ProtocolBundle, EvalReport, Comparison, GateDecision, StepReport, SftReport,
                 Selection, StageEnd, RunEnd, AuditReport, ResolvedRecipe, HostRun, HostTask, HostUpdate, HostCheckpoint,
-                HostEvaluation, Ranking, ModuleUpdate, ModuleVersion, Agreement, Curation, Merged)
+                HostEvaluation, Ranking, ModuleUpdate, ModuleVersion, Agreement, Curation, Merged,
+                EvaluationProtocol, EvaluationResult, Incident)
 }
 
 __all__ = [
@@ -136,6 +138,7 @@ __all__ = [
     "AbsentComponent",
     "Acknowledgement",
     "Action",
+    "Aggregation",
     "Agreement",
     "Asker",
     "AttemptId",
@@ -168,6 +171,8 @@ __all__ = [
     "Episode",
     "EpisodeBudget",
     "EvalReport",
+    "EvaluationProtocol",
+    "EvaluationResult",
     "Experience",
     "Fault",
     "FaultCode",
@@ -179,6 +184,7 @@ __all__ = [
     "HostRun",
     "HostTask",
     "HostUpdate",
+    "Incident",
     "Interval",
     "Judge",
     "LedgerError",
@@ -224,6 +230,7 @@ __all__ = [
     "Snapshots",
     "Solutions",
     "Span",
+    "Spend",
     "SplitManifest",
     "StageEnd",
     "StepReport",

@@ -12,6 +12,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from rollbook.records import Decontamination, Message, Overlap, RawTask, Task, c
 from rollbook.tasks.units import procedural
 
 Words = tuple[str, ...]
-Found = tuple[int, int, str, float]
+Method = Literal["exact", "ngram", "minhash"]
+Found = tuple[int, int, Method, float]
 WORD = re.compile(r"\w+|[^\w\s]")
 HASHES, BANDS = 128, 32            # 32 bands of 4 hashes: half of the pairs at Jaccard 0.42 are candidates, nearly all at 0.8
 PRIME = (1 << 61) - 1

@@ -9,6 +9,7 @@ from fractions import Fraction
 from rollbook.audit.detector import Detector, Row
 from rollbook.audit.index import RunIndex
 from rollbook.audit.prompts import Renderer, tokenizer_faults
+from rollbook.audit.sources import foreign
 from rollbook.records import Demonstration, Message, RawTask, SamplingEnvelope, Task, TokenizerFile
 from rollbook.tasks.generators import GENERATORS
 from rollbook.tasks.surface import derived, shows
@@ -33,9 +34,12 @@ class NormalisationDetector(Detector):
         self.renderer: Renderer | None = None
         self.rendered = self.harmless = 0
         self.kinds: Counter[str] = Counter()
+        self.foreign: set[str] = set()
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         match record:
+            case Task() | RawTask() if foreign(run):
+                self.foreign.add(identity)
             case RawTask():
                 self.templates.add(record)
             case TokenizerFile():
@@ -71,6 +75,8 @@ class NormalisationDetector(Detector):
 
     def finish(self, run: RunIndex) -> None:
         for identity, task in run.tasks.items():
+            if identity in self.foreign and identity not in run.sides:
+                continue
             self.checked()
             for what, remedy in self._faults(run, task):
                 self.kinds[what.partition(":")[0]] += 1

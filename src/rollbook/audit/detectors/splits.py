@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
-from rollbook.audit.sources import TaskTables, raw_of, use_of
+from rollbook.audit.sources import TaskTables, foreign, raw_of, use_of
 from rollbook.records import Demonstration, EvalReport, Selection, SplitManifest
 from rollbook.tasks import Likeness
 from rollbook.tasks.decontamination import near_duplicates
@@ -33,7 +33,8 @@ class SplitsDetector(Detector):
         self.mistaken: set[tuple[str, str]] = set()
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
-        self.tables.take(run, identity, record)
+        if not foreign(run):
+            self.tables.take(run, identity, record)
         match record:
             case SplitManifest():
                 self.manifests[identity] = record

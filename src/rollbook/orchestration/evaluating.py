@@ -1,0 +1,319 @@
+"""An evaluation outside a run: a folder of its own with every trajectory, resumable, with its cost.
+
+Tasks are asked in parts; a part commits whole, an unfinished one is asked again under the same names.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rollbook.environments import single_turn_image
+from rollbook.evaluation.attempts import Attempt, Rule, average, best_of_n, majority_at_k, pass_at_k, per_task
+from rollbook.evaluation.heldout import tasks_hash
+from rollbook.evaluation.intervals import ENOUGH, cluster_bootstrap
+from rollbook.evaluation.protocols import Bundle, ProtocolRefused, reward_name, system_prompt
+from rollbook.evaluation.statistics import wilson
+from rollbook.experience.admission import outcome
+from rollbook.ledger import Ledger, close_census, environment_manifest
+from rollbook.models.load import Policy
+from rollbook.models.runtime import prepare
+from rollbook.models.weights import weight_hash
+from rollbook.orchestration.publish import Publisher
+from rollbook.orchestration.session import Progress
+from rollbook.orchestration.step import families
+from rollbook.orchestration.subjects import Subject
+from rollbook.records import (
+    Aggregation,
+    Census,
+    EvalReport,
+    EvaluationProtocol,
+    EvaluationResult,
+    Interval,
+    LedgerError,
+    ModelError,
+    RawTask,
+    RecordError,
+    ResolvedRecipe,
+    RunEnd,
+    Scored,
+    Spend,
+    SplitManifest,
+    StageEnd,
+    Task,
+    Trace,
+    Verdict,
+    canonical,
+    content_id,
+    encode,
+)
+from rollbook.records.graph import START
+from rollbook.records.recipe import Evaluate, RunSettings
+from rollbook.rewards import MagistralJudge, package_versions
+from rollbook.rewards.magistral import format_gate
+from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.rollouts.solve import SCAFFOLD, Rollouts
+
+ATTEMPTS = 256      # of a part; fixed, because attempts are named by their part
+SEED = 20251
+
+
+def freeze(run: Path, stage: str | None, *, name: str, trials: int | None, aggregation: Aggregation) -> Bundle:
+    """The protocol of an evaluation stage of a run, with its held-out tasks."""
+    ledger = Ledger.open(run, write=False)
+    recipe = next(iter(ledger.records(ResolvedRecipe)), None)
+    stages = {} if recipe is None else {key: one for key, one in recipe.settings.stages.items() if isinstance(one, Evaluate)}
+    chosen = stage if stage is not None else next(reversed(stages), None)
+    if recipe is None or chosen not in stages:
+        raise LedgerError("no evaluation stage of this run has this name", got=repr(stage),
+                          fix=f"one of {', '.join(stages) or 'none: this run evaluates nothing'}")
+    settings, told = recipe.settings, stages[chosen]
+    tasks = _heldout(ledger, next((r for r in ledger.records(EvalReport) if r.stage == chosen), None))
+    raw_of = {content_id(raw): raw for raw in ledger.records(RawTask)}
+    with MagistralJudge(settings.reward) as judge:
+        image = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
+        verifier = judge.digest
+    protocol = EvaluationProtocol(
+        name=name, tasks=tasks_hash(tasks), task_count=len(tasks), environment=content_id(image), verifier=verifier,
+        reward=settings.reward, template=str(ledger.manifest.get("template")), system_prompt=system_prompt(tasks),
+        scaffold=SCAFFOLD, tools=tuple(sorted({tool for task in tasks for tool in task.tools})), sampling=told.sampling,
+        seed=settings.run.seed, trials=told.trials if trials is None else trials, max_tokens=settings.tasks.max_tokens,
+        max_turns=1, max_seconds=None, aggregation=aggregation, extraction=reward_name(settings.reward),
+        in_family=all(split.in_family for split in ledger.records(SplitManifest)))
+    return Bundle(protocol=protocol, tasks=tasks, raws=tuple(raw_of[raw] for raw in dict.fromkeys(task.raw for task in tasks)))
+
+
+def _heldout(ledger: Ledger, report: EvalReport | None) -> tuple[Task, ...]:
+    rows = [event for event in ledger.events("RecordTable") if event.body["name"] == "tasks/heldout"]
+    if not rows:
+        raise LedgerError("this run keeps no held-out tasks", got=ledger.root.name, why="a protocol needs tasks to ask",
+                          fix="give a run whose first stage has begun")
+    tasks = tuple(ledger.table_records(rows[-1]))
+    asked = tasks if report is None else tuple(task for task in tasks if task.id in report.outcomes)
+    return tuple(one for one in asked if isinstance(one, Task))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """An evaluation in progress."""
+
+    bundle: Bundle
+    subject: Subject
+    ledger: Ledger
+    rollouts: Rollouts
+    judge: MagistralJudge
+    weights: str
+
+
+def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progress, *, dtype: str) -> EvaluationResult:
+    """Evaluates into a new folder, or goes on with the one that is there; the result is the same either way."""
+    compute = prepare(RunSettings(seed=bundle.protocol.seed, device="cpu", threads=0, dtype=_dtype(dtype)))
+    _check_fits(bundle, subject.policy)
+    weights = weight_hash(subject.policy.decoder.named_parameters())
+    if subject.weights is not None and subject.weights != weights:
+        raise LedgerError("the checkpoint is not the policy that the run published",
+                          got=f"{weights[:12]} for {subject.weights[:12]}",
+                          why="it was changed after the run", fix="restore it from a copy of the run")
+    ledger = _opened(out, _manifest(bundle, subject, weights, compute))
+    with ledger, MagistralJudge(bundle.protocol.reward) as judge:
+        done = next(iter(ledger.records(EvaluationResult)), None)
+        if done is not None:
+            progress.note("the evaluation is complete; nothing to do")
+            return done
+        _check_judge(bundle.protocol, judge)
+        engine = EmbeddedEngine(stop_ids=subject.policy.tokenizer.stop_ids, dtype=compute, decode=subject.policy.tokenizer.decode)
+        rollouts = Rollouts(sampler=engine, tokenizer=subject.policy.tokenizer, sampling=bundle.protocol.sampling,
+                            seed=bundle.protocol.seed, max_tokens=bundle.protocol.max_tokens)
+        running = Running(bundle=bundle, subject=subject, ledger=ledger, rollouts=rollouts, judge=judge, weights=weights)
+        _begin(running, engine)
+        return _finish(running, _all_parts(running, progress))
+
+
+def _dtype(name: str) -> Any:
+    if name not in ("auto", "float32", "bfloat16"):
+        raise ModelError("no precision has this name", got=repr(name), fix="one of auto, float32, bfloat16")
+    return name
+
+
+def _check_fits(bundle: Bundle, policy: Policy) -> None:
+    """Refuses a policy that would be asked in another form than the protocol's."""
+    if policy.tokenizer.template_digest != bundle.protocol.template:
+        raise ProtocolRefused("this policy speaks with another chat template than the protocol's",
+                              got=f"{policy.tokenizer.template_digest[:12]} for {bundle.protocol.template[:12]}",
+                              why="it would be asked other text for the same tasks",
+                              fix="freeze a protocol with this policy's template, and compare under that")
+    longest = max(len(policy.tokenizer.prompt(task.prompt)) for task in bundle.tasks)
+    context = policy.decoder.architecture.context
+    if longest + bundle.protocol.max_tokens > context:
+        raise ProtocolRefused("prompts and answers do not fit this policy's context",
+                              got=f"longest prompt {longest} + {bundle.protocol.max_tokens} > {context}",
+                              why="an answer would be cut by the context and not by its budget",
+                              fix="use a protocol with a smaller budget, or another policy")
+
+
+def _check_judge(protocol: EvaluationProtocol, judge: MagistralJudge) -> None:
+    if judge.digest != protocol.verifier:
+        raise ProtocolRefused("this version judges differently than the one that froze the protocol",
+                              got=f"verifier {judge.digest[:12]} for {protocol.verifier[:12]}",
+                              why="its code or its packages changed", fix="evaluate with that version, or freeze a new protocol")
+
+
+def _manifest(bundle: Bundle, subject: Subject, weights: str, dtype: torch.dtype) -> dict[str, Any]:
+    origin = {"name": subject.name, "run": subject.run, "stage": subject.stage, "version": subject.version, "weights": weights}
+    spent = None if subject.training is None else encode(subject.training)
+    return {**environment_manifest(), "evaluation": bundle.protocol.id, "bundle": bundle.id, "name": bundle.protocol.name,
+            "seed": bundle.protocol.seed, "policy": origin, "training": spent, "recipe_values": subject.recipe,
+            "model": subject.policy.source, "tokenizer": subject.policy.tokenizer.digest,
+            "template": subject.policy.tokenizer.template_digest, "dtype": str(dtype).removeprefix("torch."),
+            "engine": EmbeddedEngine.name, "threads": torch.get_num_threads()}
+
+
+def _opened(out: Path, manifest: Mapping[str, Any]) -> Ledger:
+    if not (out / "manifest.json").is_file():
+        return Ledger.create(out, manifest)
+    ledger = Ledger.open(out)
+    apart = [name for name in ("evaluation", "bundle", "policy", "dtype", "engine", "code", "packages")
+             if canonical(ledger.manifest.get(name)) != canonical(manifest[name])]
+    if apart:
+        ledger.close()
+        raise LedgerError("this folder holds another evaluation", got=f"{', '.join(apart)} differ",
+                          why="one result is of one policy under one protocol", fix="choose another folder with --out")
+    return ledger
+
+
+def _begin(running: Running, engine: EmbeddedEngine) -> None:
+    """The policy in the engine, acknowledged; what the evaluation rests on is on record before the first token."""
+    ledger, bundle = running.ledger, running.bundle
+    keep = max((event.seq for event in ledger.events() if event.kind in ("PolicyVersion", "Census")), default=0)
+    if ledger.last_seq > keep:
+        ledger.rollback(after=keep, reason="resume")
+    publisher = Publisher(ledger, running.subject.policy.decoder, engine, next_index=0,
+                          probe=running.subject.policy.tokenizer.prompt(bundle.tasks[0].prompt))
+    if next(ledger.events("PolicyVersion"), None) is not None:
+        publisher.load(0)
+        return
+    ledger.append(bundle.protocol)
+    ledger.append(single_turn_image(verifier=running.judge.stamp, dependencies=package_versions()))
+    ledger.write_table("tasks/raw", bundle.raws)
+    ledger.write_table("tasks/heldout", bundle.tasks)
+    ledger.append(running.judge.composition)
+    publisher.publish(START, None, (), optimizer=None)
+
+
+def _all_parts(running: Running, progress: Progress) -> float:
+    """Asks every part that is not on record; seconds spent now."""
+    began = time.monotonic()
+    done = {census.scope for census in running.ledger.records(Census)}
+    parts = list(_parts(running.bundle))
+    progress.stage(running.bundle.protocol.name, 1, 1, len(parts))
+    for number, (scope, tasks) in enumerate(parts, start=1):
+        if scope not in done:
+            part_began = time.monotonic()
+            _part(running, scope, tasks, part_began)
+        asked = min(number * _per_part(running.bundle.protocol), len(running.bundle.tasks)) * running.bundle.protocol.trials
+        progress.step(number, {"eval/done": float(asked)})
+    return time.monotonic() - began
+
+
+def _per_part(protocol: EvaluationProtocol) -> int:
+    return max(1, ATTEMPTS // protocol.trials)
+
+
+def _parts(bundle: Bundle) -> Iterator[tuple[str, Sequence[Task]]]:
+    size, protocol = _per_part(bundle.protocol), bundle.protocol
+    for number, at in enumerate(range(0, len(bundle.tasks), size)):
+        yield f"eval/{protocol.name}/{number:06d}", bundle.tasks[at:at + size]
+
+
+def _part(running: Running, scope: str, tasks: Sequence[Task], began: float) -> None:
+    ledger, by_id = running.ledger, {task.id: task for task in tasks}
+    envelope = running.rollouts.envelope(running.weights)
+    issued = running.rollouts.dispatch(tasks, running.bundle.protocol.trials, scope=scope, envelope=envelope)
+    ledger.append_many([envelope, issued])
+    traces = running.rollouts.solve(tasks, running.bundle.protocol.trials, scope=scope, envelope=envelope)
+    verdicts = running.judge.judge(traces, by_id)
+    outcomes = [outcome(t, v, by_id[t.task].family) for t, v in zip(traces, verdicts, strict=True)]
+    ledger.write_traces(scope, traces, verdicts, outcomes)
+    ledger.append(close_census(scope, families([issued], by_id), outcomes), observed={"seconds": time.monotonic() - began})
+
+
+def _finish(running: Running, seconds: float) -> EvaluationResult:
+    ledger, protocol = running.ledger, running.bundle.protocol
+    attempts: dict[str, list[Attempt]] = {task.id: [] for task in running.bundle.tasks}
+    tokens = read = 0
+    for trace, verdict, _ in ledger.read_traces():
+        attempts[trace.task].append(attempt(trace, verdict, protocol.aggregation.selector))
+        tokens, read = tokens + trace.action_count, read + len(trace.prompt_ids)
+    count = sum(map(len, attempts.values()))
+    if count != protocol.task_count * protocol.trials:
+        raise LedgerError("the evaluation is not whole", got=f"{count} of {protocol.task_count * protocol.trials} attempts",
+                          why="a result over a part of the tasks is another result", fix="go on with the same command")
+    outcomes = per_task(attempts, rule(protocol.aggregation))
+    family_of: dict[str, str] = {task.id: task.family for task in running.bundle.tasks}
+    known = {task: value for task, value in outcomes.items() if value is not None}
+    taken = [event.observed or {} for event in ledger.events("Census")]
+    whole = math.fsum(float(one.get("seconds", 0.0)) for one in taken) or seconds
+    result = EvaluationResult(
+        protocol=protocol.id, policy=running.subject.name, weights=running.weights, value=interval(known, family_of),
+        unscored_tasks=len(outcomes) - len(known),
+        unscored_attempts=sum(one.accuracy is None for held in attempts.values() for one in held), outcomes=outcomes,
+        by_family=_by_family(known, family_of), observed={"seconds": whole},
+        spend=Spend(tokens=tokens, prompt_tokens=read, attempts=count, environment_attempts=count))
+    version = next(ledger.events("PolicyVersion")).id
+    ledger.append_many([result, StageEnd(stage=protocol.name, kind="Evaluate", started=version, ended=version, checkpoint=None),
+                        RunEnd(status="completed", detail="", observed={"wall_s": whole})])
+    return result
+
+
+def attempt(trace: Trace, verdict: Verdict | None, selector: str | None) -> Attempt:
+    """A trajectory as the aggregations take it. Selectors: `logp` (mean log-prob of the answer) or a component of the reward."""
+    scored = isinstance(verdict, Scored)
+    answer = format_gate(trace.text).answer
+    value = None if selector is None else _selected(trace, verdict, selector)
+    return Attempt(accuracy=verdict.vector.accuracy if scored and isinstance(verdict, Scored) else None,
+                   answer=None if answer is None else " ".join(answer.split()), selector=value)
+
+
+def _selected(trace: Trace, verdict: Verdict | None, selector: str) -> float | None:
+    if selector == "logp":
+        known = [logp for segment in trace.policy_segments for logp in (segment.logps or ())]
+        return math.fsum(known) / len(known) if known else None
+    if selector == "correctness":
+        raise ProtocolRefused("the verdict cannot be the selector", got=selector,
+                              why="what is right would choose what is right: that is pass@k", fix="use pass@k, or selector logp")
+    return verdict.vector.value(selector) if isinstance(verdict, Scored) else None
+
+
+def rule(aggregation: Aggregation) -> Rule:
+    """The function from a task's attempts to its value."""
+    k = aggregation.k
+    rules: dict[str, Rule] = {"mean": average, "pass": lambda held: pass_at_k(held, k), "best": lambda held: best_of_n(held, k),
+                              "majority": lambda held: majority_at_k(held, k)}
+    return rules[aggregation.rule]
+
+
+def interval(known: Mapping[str, float], family_of: Mapping[str, str]) -> Interval:
+    """Wilson's where every task is right or wrong and stands for itself, else the clustered bootstrap."""
+    if not known:
+        raise RecordError("nothing could be scored", got="every attempt is unscored", why="no data is not 0.0",
+                          fix="see why: `rollbook query OUT \"select failure_code, count(*) from traces group by 1\"`")
+    many = len({family_of[task] for task in known}) >= ENOUGH
+    if not many and (len(known) < 2 or set(known.values()) <= {0.0, 1.0}):
+        return wilson(math.fsum(known.values()), len(known))
+    clusters: dict[str, list[float]] = {}
+    for task, value in known.items():
+        clusters.setdefault(family_of[task] if many else task, []).append(value)
+    return cluster_bootstrap(clusters, seed=SEED)
+
+
+def _by_family(known: Mapping[str, float], family_of: Mapping[str, str]) -> dict[str, float]:
+    held: dict[str, list[float]] = {}
+    for task, value in known.items():
+        held.setdefault(family_of[task], []).append(value)
+    return {family: math.fsum(values) / len(values) for family, values in sorted(held.items())}

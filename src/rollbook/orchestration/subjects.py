@@ -1,0 +1,149 @@
+"""Which policy `--policy` names: of a run and a stage, of a model folder, built in; with where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollbook.evaluation.comparison import Training
+from rollbook.ledger import Ledger
+from rollbook.ledger.manifest import without_home
+from rollbook.models.load import Policy, load_policy, locate, read_policy
+from rollbook.records import (
+    Batch,
+    Dispatch,
+    LedgerError,
+    ModelError,
+    PolicyVersion,
+    ResolvedRecipe,
+    SftReport,
+    StageEnd,
+    StepReport,
+    encode,
+)
+from rollbook.records.graph import START
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A policy that can answer, and its origin: `run` is the genesis hash of the run that made it, None for another model.
+
+    `recipe` are that run's values by dotted path, `training` what it had spent when the policy was published.
+    """
+
+    policy: Policy
+    name: str
+    run: str | None
+    stage: str | None
+    version: str | None
+    weights: str | None
+    recipe: Mapping[str, Any] | None
+    training: Training | None
+
+
+def subject(text: str) -> Subject:
+    """RUN[:STAGE[:STEP]], a model folder, or a built-in name."""
+    path, stage, step = _parts(text)
+    if (path / "manifest.json").is_file():
+        return _of_run(path, stage, step)
+    if text.startswith(("http://", "https://")):
+        raise ModelError("an endpoint cannot be evaluated by this version", got=text,
+                         why="a trajectory holds the exact tokens that were sampled, which only an engine of ours reports yet",
+                         fix="give the run or the model folder that the endpoint serves")
+    if stage is not None and not Path(text).exists():
+        raise ModelError("no run and no model under this name", got=text, why=f"{path} has no manifest.json",
+                         fix="give RUN, RUN:STAGE, a model folder, or a built-in name")
+    return Subject(policy=read_policy(locate(text), source=without_home(text)), name=without_home(text), run=None, stage=None,
+                   version=None, weights=None, recipe=None, training=None)
+
+
+def _parts(text: str) -> tuple[Path, str | None, str | None]:
+    if Path(text).exists():
+        return Path(text), None, None
+    path, _, rest = text.partition(":")
+    stage, _, step = rest.partition(":")
+    return Path(path), stage or None, step or None
+
+
+def _of_run(path: Path, stage: str | None, step: str | None) -> Subject:
+    ledger = Ledger.open(path, write=False)
+    recipe = next(iter(ledger.records(ResolvedRecipe)), None)
+    ends = {end.stage: end for end in ledger.records(StageEnd)}
+    versions = {version.id: version for version in ledger.records(PolicyVersion)}
+    kept = {name: end for name, end in ends.items() if end.checkpoint is not None}
+    if recipe is None or not versions:
+        raise LedgerError("this run holds no policy", got=path.name,
+                          why="it stopped before it published one, or is no training run",
+                          fix="give a run whose first stage has begun")
+    name = stage or (list(kept)[-1] if kept else START)
+    _check_step(ledger, ends, name, step)
+    if name == START:
+        version = next(one for one in versions.values() if one.index == 0)
+        policy = load_policy(recipe.settings.model)
+    else:
+        end = ends.get(name)
+        if end is None:
+            raise LedgerError("no finished stage of this run has this name", got=repr(name),
+                              why="weights are kept where a stage ends", fix=f"one of {', '.join((START, *ends))}")
+        version, policy = versions[end.ended], _load(ledger, end, kept, recipe)
+    return Subject(policy=policy, name=f"{recipe.name}:{name}", run=ledger.genesis, stage=name, version=version.id,
+                   weights=version.weights, recipe=dict(leaves(encode(recipe.settings))), training=training(ledger, version))
+
+
+def _check_step(ledger: Ledger, ends: Mapping[str, StageEnd], stage: str, step: str | None) -> None:
+    """Refuses a step other than a stage's last: only there are weights kept."""
+    if step is None:
+        return
+    last = max((report.step for report in ledger.records(StepReport) if report.stage == stage), default=None)
+    last = max((report.step for report in ledger.records(SftReport) if report.stage == stage), default=last)
+    if not step.isdigit() or stage not in ends or int(step) != last:
+        raise LedgerError(f"the weights of step {step} of {stage} were not kept", got=f"{ledger.root.name}:{stage}:{step}",
+                          why="a stage keeps those it ends with",
+                          fix=f"{stage}:{last}" if last is not None and stage in ends else "name a stage that has ended")
+
+
+def _load(ledger: Ledger, end: StageEnd, kept: Mapping[str, StageEnd], recipe: ResolvedRecipe) -> Policy:
+    """The weights that a stage ended with: its checkpoint, or that of the earlier stage whose policy it only used."""
+    holder = end if end.checkpoint is not None else next((one for one in kept.values() if one.ended == end.ended), None)
+    if holder is None:
+        return load_policy(recipe.settings.model)
+    return read_policy(ledger.root / str(holder.checkpoint), source=f"{recipe.name}:{holder.stage}")
+
+
+def training(ledger: Ledger, version: PolicyVersion) -> Training:
+    """What a run had spent on a policy when it published it; evaluations do not count, seconds are since the run began."""
+    generated = trained = attempts = updates = 0
+    began = 0.0
+    for event in ledger.events():
+        began = began or event.time
+        if event.kind not in ("Dispatch", "StepReport", "Batch", "SftReport", "PolicyVersion"):
+            continue
+        record = event.record()
+        match record:
+            case Dispatch() if not record.scope.startswith("eval/"):
+                attempts += len(record.tasks) * record.samples
+            case StepReport():
+                generated += int(record.metrics.get("rollout/tokens", 0.0))
+            case Batch():
+                trained, updates = trained + record.action_tokens, updates + 1
+            case SftReport():
+                trained, updates = trained + record.tokens, updates + 1
+            case PolicyVersion() if record.id == version.id:
+                return Training(tokens_generated=generated, tokens_trained=trained, attempts=attempts, updates=updates,
+                                seconds=event.time - began)
+            case _:
+                pass
+    raise LedgerError("this run did not publish the policy", got=version.id[:30], why="its record is not in the log")
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The plain values of a document by dotted path; what only the machine is asked for (threads) is left out."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)):
+        yield path, list(value)
+    elif path != "run.threads":
+        yield path, value

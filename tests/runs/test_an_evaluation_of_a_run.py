@@ -1,0 +1,139 @@
+"""A run's policies under a frozen protocol: through the command line, killed half way, compared, kept apart from training."""
+
+import dataclasses
+import json
+
+import pytest
+from click.testing import CliRunner
+from small_runs import Quiet, small_recipe
+
+from rollbook.audit.passage import audit_run
+from rollbook.cli import main
+from rollbook.evaluation import protocols
+from rollbook.evaluation.protocols import ProtocolRefused
+from rollbook.ledger import Ledger
+from rollbook.orchestration import evaluating
+from rollbook.orchestration.run import run_recipe
+from rollbook.orchestration.subjects import subject
+from rollbook.records import Decontamination, EvaluationResult, LedgerError, PolicyVersion
+
+QUICK = ("stages.cold_start.steps=6", "stages.rl.steps=1", "stages.rl.optimizer.warmup_steps=0", "stages.rl.probe=0",
+         "stages.rl.probe_every=0", "tasks.heldout=8", "reward.verify_workers=1")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("evaluated") / "run"
+    assert run_recipe(small_recipe(*QUICK), out, Quiet()) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def file(run):
+    told = said("protocol", "freeze", str(run), str(run.parent / "small.protocol.json"), "--trials", "2", "--aggregate", "pass@2")
+    assert told.startswith(str(run.parent / "small.protocol.json: 8 tasks, 2 trials, pass@2"))
+    return run.parent / "small.protocol.json"
+
+
+def said(*arguments, code=0):
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def folders(run, file):
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(evaluating, "ATTEMPTS", 4)
+        evaluations(run, file)
+    return run.parent / "start", run.parent / "cold_start"
+
+
+def evaluations(run, file):
+    for stage in ("start", "cold_start"):
+        told = said("eval", str(file), "--policy", f"{run}:{stage}", "--out", str(run.parent / stage))
+        assert "over 8 of 8 tasks" in told and "16 attempts" in told
+
+
+def test_two_policies_of_a_run_are_compared_and_the_policy_is_named(folders):
+    told = said("compare", *map(str, folders))
+    assert told.startswith("changed: policy (") and "seconds of evaluation" in told
+    made = json.loads(said("compare", *map(str, folders), "--json"))
+    assert made["comparison"]["changed"]["name"] == "policy" and made["comparison"]["whole"]["gain"]["count"] == 8
+
+
+def test_an_evaluation_that_was_stopped_goes_on_and_ends_with_the_same_result(run, file, folders, monkeypatch):
+    bundle = protocols.load(file)
+    monkeypatch.setattr(evaluating, "ATTEMPTS", 4)
+    whole = next(iter(Ledger.open(folders[1], write=False).records(EvaluationResult)))
+    real, parts = evaluating.Ledger.write_traces, []
+
+    def dying(*arguments):
+        parts.append(arguments[1])
+        if len(parts) == 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(evaluating.Ledger, "write_traces", dying)
+    with pytest.raises(KeyboardInterrupt):
+        evaluating.evaluate_into(run.parent / "killed", bundle, subject(f"{run}:cold_start"), Quiet(), dtype="auto")
+    monkeypatch.setattr(evaluating.Ledger, "write_traces", real)
+    made = evaluating.evaluate_into(run.parent / "killed", bundle, subject(f"{run}:cold_start"), Quiet(), dtype="auto")
+    assert (made.outcomes, made.spend, made.weights) == (whole.outcomes, whole.spend, whole.weights)
+    ids = [[identity for event in Ledger.open(run.parent / name, write=False).events("TraceTable")
+            for identity, _ in Ledger.open(run.parent / name, write=False).rows(event)] for name in ("cold_start", "killed")]
+    assert ids[0] == ids[1] and len(ids[0]) == 16
+
+
+def test_a_finished_evaluation_is_not_made_again_and_a_folder_of_another_refuses(run, file, folders):
+    before = list(Ledger.open(folders[0], write=False).records(EvaluationResult))
+    assert "over 8 of 8 tasks" in said("eval", str(file), "--policy", f"{run}:start", "--out", str(folders[0]))
+    assert list(Ledger.open(folders[0], write=False).records(EvaluationResult)) == before
+    assert "policy differ" in said("eval", str(file), "--policy", str(run), "--out", str(folders[0]), code=2)
+
+
+def test_an_evaluation_is_audited_like_a_run(folders):
+    rows = {row.name: row.result for row in audit_run(folders[1]).rows}
+    assert {rows[name] for name in ("normalisation", "request", "events", "reward", "admission", "publication")} == {"pass"}
+
+
+@pytest.mark.parametrize(("policy", "words"), [
+    ("{run}:nowhere", "no finished stage"), ("{run}:cold_start:3", "step 3 of cold_start were not kept"),
+    ("no/such/model/anywhere", "no model found"), ("{run}x:cold_start", "no run and no model"),
+    ("http://localhost:1/v1", "endpoint")])
+def test_a_policy_that_cannot_be_found_is_refused_with_the_reason(run, file, policy, words):
+    assert words in said("eval", str(file), "--policy", policy.format(run=run), "--out", str(run.parent / "none"), code=2)
+    assert not (run.parent / "none").exists()
+
+
+def test_a_policy_with_another_template_and_a_verifier_that_changed_are_refused(run, file):
+    made = protocols.load(file)
+    changed = {"template": "f" * 64, "verifier": "f" * 64}
+    for name, value in changed.items():
+        other = dataclasses.replace(made, protocol=dataclasses.replace(made.protocol, **{name: value}))
+        with pytest.raises(ProtocolRefused, match=r"template|judges"):
+            evaluating.evaluate_into(run.parent / name, other, subject(str(run)), Quiet(), dtype="auto")
+
+
+def test_a_checkpoint_that_was_changed_after_the_run_is_not_evaluated(run, file, monkeypatch):
+    chosen = subject(f"{run}:cold_start")
+    next(iter(chosen.policy.decoder.parameters())).data[0] += 1.0
+    with pytest.raises(LedgerError, match="not the policy that the run published"):
+        evaluating.evaluate_into(run.parent / "changed", protocols.load(file), chosen, Quiet(), dtype="auto")
+
+
+def test_no_run_trains_on_the_tasks_of_a_registered_protocol(run, file, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLBOOK_PROTOCOLS", str(tmp_path / "registry"))
+    assert str(tmp_path / "registry") in said("protocol", "register", str(file))
+    assert "pass@2" in said("protocol", "list") and '"rule": "pass"' in said("protocol", "show", str(file))
+    with pytest.raises(ProtocolRefused, match="training tasks stand in registered"):
+        run_recipe(small_recipe(*QUICK, "tasks.seed=3"), tmp_path / "contaminated", Quiet())
+    assert not (tmp_path / "contaminated").exists()
+    out = tmp_path / "again"
+    monkeypatch.setattr("rollbook.orchestration.run._go", lambda session, state: 0)
+    assert run_recipe(small_recipe(*QUICK), out, Quiet()) == 0
+    found = {one.protocol: one for one in Ledger.open(out, write=False).records(Decontamination)}
+    assert set(found) == {"heldout", f"small/{protocols.load(file).id[:12]}"}
+    assert next(iter(Ledger.open(out, write=False).records(PolicyVersion))).index == 0
+    rows = {row.name: row.result for row in audit_run(out).rows}
+    assert (rows["acquisition"], rows["normalisation"], rows["splits"]) == ("pass", "pass", "pass")
