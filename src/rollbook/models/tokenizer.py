@@ -27,6 +27,7 @@ class ChatTokenizer:
 
     def __init__(self, tokenizer: Tokenizer, template: str, *, stop: Sequence[str], specials: Mapping[str, str]):
         self._tokenizer = tokenizer
+        self._plain: Tokenizer | None = None
         self.template = template
         self.specials = dict(specials)
         self.digest = digest(tokenizer.to_str().encode())
@@ -65,6 +66,18 @@ class ChatTokenizer:
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of a text, nothing added."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode_plain(self, text: str) -> tuple[int, ...]:
+        """Ids of a text in which the names of special tokens are text: what a tool returns can open no turn."""
+        if self._plain is None:
+            self._plain = Tokenizer.from_str(self._tokenizer.to_str())
+            self._plain.encode_special_tokens = True
+        return tuple(self._plain.encode(text, add_special_tokens=False).ids)
+
+    def token_id(self, name: str) -> int | None:
+        """The id of a token by its name; None where there is none."""
+        found: int | None = self._tokenizer.token_to_id(name)
+        return found
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens shown; one final end-of-turn token is left out."""

@@ -127,7 +127,10 @@ class Misfit:
 class Turn:
     """One turn of the policy and what it led to. `part` is the context it was sampled in: 0 is the trace's own, n its part n - 1.
 
-    Example: Turn(action=Action(text="4"), misfits=(), observation=Observation(ended="answered"), part=0, tokens=3)
+    `acted`: whether the environment was asked (not where a budget ended the turn, or nothing of it could be passed on).
+    `delegated` are the calls that went to subagents instead.
+
+    Example: Turn(action=Action(text="4"), misfits=(), observation=Observation(ended="answered"), part=0, tokens=3, acted=True)
     """
 
     action: Action
@@ -135,6 +138,14 @@ class Turn:
     observation: Observation
     part: int
     tokens: int
+    acted: bool
+    delegated: tuple[str, ...] = ()
+
+    @property
+    def passed_on(self) -> Action | None:
+        """The action as the environment got it; None where it was not asked."""
+        kept = tuple(call for call in self.action.calls if call.id not in self.delegated)
+        return Action(text=self.action.text, calls=kept) if self.acted else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,13 +198,17 @@ class Trace:
         return tuple(token for segment in self.segments for token in segment.token_ids)
 
     def contexts(self) -> tuple[Trace, ...]:
-        """The attempt as one trajectory for each context in which the policy spoke, in the order they were opened; each has the
-        attempt's names and no parts. For an attempt of one context, itself."""
+        """The attempt as one trajectory for each context that is trained, in the order they were opened, each without parts.
+
+        Not trained are subagents (their reports are observations) and, where reasoning is stripped and not split, contexts that
+        still held it. For an attempt of one context, itself.
+        """
         if not self.parts:
             return (self,)
+        strips = self.episode is not None and self.episode.reasoning == "strip"
         own = [replace(self, segments=part.segments, stop_reason=part.stop_reason, sampled=part.sampled, parts=(), episode=None)
-               for part in self.parts]
-        return tuple(one for one in (*own, replace(self, parts=())) if one.action_count)
+               for part in self.parts if part.kind == "compacted" or (part.kind == "context" and not strips)]
+        return tuple(one for one in (*own, replace(self, parts=())) if one.action_count) or (self,)
 
 
 def sampled_hash(token_ids: Sequence[int], logps: Sequence[float], versions: Sequence[int]) -> str:
