@@ -4,31 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from playing import play
 
 from rollbook.environments import open_services
 from rollbook.environments.builtin.browser import Browsing
+from rollbook.environments.builtin.code import Programming
 from rollbook.environments.builtin.games import Survival
+from rollbook.environments.builtin.interpreter import Interpreter
 from rollbook.environments.builtin.math import Mathematics
 from rollbook.environments.builtin.search import SearchQuestions
+from rollbook.environments.builtin.simulated import OVER, Customer, SimulatedWorld
 from rollbook.environments.builtin.world import WorldQuestions
-from rollbook.records import Action, EnvironmentDefinition, Services, Snapshots, Task, ToolCall, decode, encode
+from rollbook.records import Action, EnvironmentDefinition, Message, Services, Snapshots, Task, ToolCall, decode, encode
 
 DEFINITIONS: dict[str, EnvironmentDefinition] = {
     "world": WorldQuestions(), "search": SearchQuestions(), "browser": Browsing(), "math": Mathematics(),
-    "games": Survival(decisions=60),
+    "games": Survival(decisions=60), "code": Programming(tests=3, run=True),
+    "interpreter": Interpreter(), "simulated_world": SimulatedWorld(), "customer": Customer(),
+                                                 "customer_model": Customer(player="model"),
 }
 EVERY = pytest.mark.parametrize("name", sorted(DEFINITIONS))
-HOSTILE = ("", "\0", "\ud800", "'; DROP TABLE towns; --", "../../../etc/passwd", "a" * 20_000, "{}", "\x1b[2J", "%s%n", "{0.__class__}")
+HOSTILE = ("", "\0", "\ud800", "'; DROP TABLE towns; --", "../../../etc/passwd", "a" * 20_000, "{}", "\x1b[2J", "%s%n",
+           "{0.__class__}")
 
 
 @pytest.fixture(scope="module")
 def services() -> Iterator[Services]:
-    with open_services() as opened:
+    with open_services(ask=player) as opened:
         yield opened
+
+
+async def player(messages: Sequence[Message]) -> str:
+    """A model that plays: it retells what a tool gives, and as a customer says all it wants at once."""
+    if "customer" not in messages[0].content:
+        return messages[-1].content.rpartition("What it gives:\n")[2]
+    return OVER if "confirmed" in messages[-1].content else messages[0].content.partition("You want to book: ")[2].partition(". ")[0]
 
 
 def first(name: str) -> tuple[EnvironmentDefinition, Task]:
@@ -51,7 +64,8 @@ def test_the_same_actions_give_the_same_observations_and_state(name: str, servic
     definition, task = first(name)
     for actions in (*definition.solutions(task).gold, *definition.solutions(task).wrong):
         once, again = (play(definition, task, actions, services) for _ in range(2))
-        assert (once.observations, once.state, once.tools, once.grade) == (again.observations, again.state, again.tools, again.grade)
+        assert (once.observations, once.state, once.tools, once.grade) == (again.observations, again.state, again.tools,
+                                                                           again.grade)
 
 
 @EVERY
@@ -134,7 +148,7 @@ def test_parallel_calls_are_each_answered_in_order(name: str, services: Services
 
 @EVERY
 def test_no_reference_reaches_the_prompt(name: str) -> None:
-    if name != "games":                      # whose reference is the number of decisions, which the player is told
+    if name != "games":                      # its reference is the number of decisions, which the player is told
         for task in DEFINITIONS[name].tasks(count=8, seed=9).tasks:
             shown = " ".join(message.content for message in task.prompt)
             assert f" {task.reference}." not in shown and f" {task.reference} " not in shown

@@ -69,7 +69,7 @@ def test_a_world_that_has_too_few_questions_says_so() -> None:
 
 
 def test_a_database_of_a_world_cannot_be_written() -> None:
-    with pytest.raises(sqlite3.OperationalError, match="readonly|read-only"):
+    with pytest.raises(sqlite3.OperationalError, match=r"readonly|read-only"):
         build_world("league", 1).connect().execute("DELETE FROM clubs")
 
 
