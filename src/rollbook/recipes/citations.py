@@ -21,11 +21,15 @@ NAMED = ("path", "ratio_to")  # texts that a claim names too; others (stages, ge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cited:
-    """A part of a document whose values are checked. In `facts` a text must be the claim's own; `prefix` is said before paths."""
+    """A part of a document whose values are checked. In `facts` a text must be the claim's own; `prefix` is said before paths.
+
+    A `statement` may repeat its claim as it is, bound and all; a setting has one value and must be within the bound.
+    """
 
     tree: Tree
     prefix: str = ""
     facts: bool = False
+    statement: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +92,7 @@ def _check(part: Cited, path: str, entry: Entry, known: Known) -> None:
         _check_mention(known.registry, entry, known.release)
     elif path.endswith(OBJECTIVE_KIND):
         _check_objective(known.cite(entry, UNSTATED), entry.value)
-    elif part.facts and _repeated(known.registry.claim(str(entry.claim)), entry.value):
+    elif part.statement and _repeated(known.registry.claim(str(entry.claim)), entry.value):
         known.cite(entry, UNSTATED)
     else:
         claim = known.cite(entry, entry.value)

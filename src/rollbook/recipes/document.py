@@ -108,8 +108,8 @@ def read(text: str, source: str, registry: Registry | None = None) -> Document:
     if isinstance(body.get("subject"), str):
         subject = citations.Subject(release=body["subject"], source=source, line=reading.line("subject"), problems=problems)
         overlays = (Cited(tree=overlay.changes, prefix=f"scales.{name}.") for name, overlay in scales.items())
-        parts = (Cited(tree=settings), *overlays, Cited(tree=pipeline, prefix="pipeline."),
-                 Cited(tree=facts, prefix="facts.", facts=True))
+        parts = (Cited(tree=settings), *overlays, Cited(tree=pipeline, prefix="pipeline.", statement=True),
+                 Cited(tree=facts, prefix="facts.", facts=True, statement=True))
         citations.check(parts, subject, lambda: registry or builtin())
         citations.check_objectives(settings, subject)
     problems.raise_any(source)

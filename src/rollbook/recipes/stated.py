@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,7 +19,8 @@ def entry(name: str, path: str, reading: Reading, registry: Claims) -> Entry | N
     try:
         claim = registry().claim(name)
     except EvidenceError as error:
-        reading.refuse(path, error.what, got=error.got, why=error.why, fix=error.fix)
+        parts = {"got": error.got, "why": error.why, "fix": error.fix}
+        reading.refuse(path, error.what, **{name: text for name, text in parts.items() if text})
         return None
     value = None if claim.label == "U" else written(claim)
     value = claim.says if value is None and claim.label != "U" else value
@@ -56,7 +58,8 @@ def facts(names: Any, reading: Reading, registry: Claims) -> dict[str, Entry]:
 
 
 def steps(body: Mapping[str, Any], reading: Reading, registry: Claims) -> dict[str, Entry]:
-    """The steps of a pipeline that are written as the id of a claim."""
+    """The steps of a pipeline that are written as the id of a claim: its sentence."""
     named = {name: item for name, item in body.items() if isinstance(item, str)}
     found = {name: entry(item, f"pipeline.{name}", reading, registry) for name, item in named.items()}
-    return {name: held for name, held in found.items() if held is not None}
+    return {name: held if held.unknown else dataclasses.replace(held, value=registry().claim(str(held.claim)).says)
+            for name, held in found.items() if held is not None}

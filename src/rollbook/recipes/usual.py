@@ -72,7 +72,7 @@ _USUAL: Mapping[str, Usual] = {  # the last part or parts of a setting's path
     "aggregate": _u("which denominators the token losses have", "token mean, or the mean over sequences of token means"),
     "credit": _u("how rewards become advantages", "centred in the group (Magistral), and divided by its deviation (DeepSeekMath)",
                  "mistral.magistral.group_advantage", "deepseek.deepseekmath.advantage"),
-    "credit.kind": _u("how rewards become advantages", "GroupStandardized"),
+    "credit.kind": _u("how rewards become advantages", "GroupNormalized"),
     "credit.eps": _u("added to the standard deviation of the advantages", "1e-8 to 1e-4"),
     "credit.ddof": _u("0 divides by the count, 1 by the count minus one", "0 or 1"),
     "steps": _u("policy-improvement or optimizer steps of the stage", "170 (Qwen3) to 10400 (R1-Zero)",
