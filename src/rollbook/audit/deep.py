@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -34,7 +34,11 @@ from rollbook.records import (
     Verdict,
     content_id,
 )
-from rollbook.rewards import MagistralJudge, package_versions
+from rollbook.records.composition import ComposedReward
+from rollbook.records.ready_made import NamedReward
+from rollbook.records.recipe import RewardSettings
+from rollbook.rewards import MagistralJudge, RewardError, package_versions
+from rollbook.rewards.composed import ComposedJudge
 
 Told = Callable[[str], None]
 CHANCE = ("timeout", "crash", "out_of_memory", "unavailable")      # verdicts that may come out otherwise without anybody's fault
@@ -151,13 +155,44 @@ def _judged(work: Work) -> list[DeepFinding]:
     for task in work.ledger.records(Task):
         if task.id in wanted:
             tasks[task.id] = task
-    with MagistralJudge(work.recipe.settings.reward) as judge:
+    reward = work.recipe.settings.reward
+    if not isinstance(reward, RewardSettings):
+        return _judged_composed(rows, tasks, reward, work.tokenizer)
+    with MagistralJudge(reward) as judge:
         image = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
         recorded = [content_id(one) for one in work.ledger.records(EnvironmentImage)]
         same = content_id(image) in recorded
         verdicts = judge.judge([row.trace for row in rows], tasks)
     why = "" if same else "; the judge's code, settings or packages here are not those of the run, so only numbers were compared"
     return [_reset(rows, tasks, work.tokenizer, built=same), _compared(rows, verdicts, exact=same, why=why)]
+
+
+def _judged_composed(rows: Sequence[SampledRow], tasks: Mapping[TaskId, Task], reward: ComposedReward | NamedReward,
+                     tokenizer: ChatTokenizer) -> list[DeepFinding]:
+    """The same for a composed reward: every part is measured again; a batch's whitening is not, for want of a batch."""
+    reset = _reset(rows, tasks, tokenizer, built=False)
+    try:
+        with ComposedJudge(reward) as judge:
+            mine = [(row, row.verdict) for row in rows
+                    if isinstance(row.verdict, Scored) and row.verdict.vector.composition_digest == judge.digest]
+            verdicts = judge.judge([row.trace for row, _ in mine], tasks)
+            parts = set(judge.reward.parts)
+    except RewardError as error:
+        return [reset, not_executed(8, f"the composed reward cannot be made here: {error.what}")]
+    if not mine:
+        return [reset, not_executed(8, "no sampled verdict is by the judge that this code makes of the default reward")]
+    for (row, recorded), now in zip(mine, verdicts, strict=True):
+        was, again = _parts(recorded, parts), _parts(now, parts)
+        if again != was and not (isinstance(now, Unscored) and now.code in CHANCE):
+            return [reset, failed(8, row.id, f"judged again, {row.trace.attempt} gets {_shown(now)}; the record says "
+                                  f"{_shown(recorded)}", "the recorded parts did not come from this judge and this text")]
+    return [reset, passed(8, f"{len(mine)} trajectories judged again: every part is the same")]
+
+
+def _parts(verdict: Verdict, names: Set[str]) -> dict[str, float] | None:
+    if not isinstance(verdict, Scored):
+        return None
+    return {part.name: part.value for part in verdict.vector.components if part.name in names}
 
 
 def _reset(rows: Sequence[SampledRow], tasks: Mapping[TaskId, Task], tokenizer: ChatTokenizer, *, built: bool) -> DeepFinding:

@@ -186,7 +186,7 @@ class _Graph:
         facts = self.facts
         if facts.recipe is not None:
             try:
-                return list(order(facts.recipe.settings.stages))
+                return list(order(facts.recipe.settings.stages, facts.recipe.settings.rewards))
             except RecipeError as error:
                 self.problems.append(f"the recipe's stages have no order: {error.what}")
         found = [version.stage for version in facts.versions.values() if version.stage != START]

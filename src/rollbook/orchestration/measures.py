@@ -46,8 +46,9 @@ def reward_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     vectors = [verdict.vector for verdict in verdicts if isinstance(verdict, Scored)]
     if not vectors:
         return {}
-    metrics = {"reward/total_mean": sum(v.total for v in vectors) / len(vectors),
-               "reward/format_rate": sum((v.value("format") or 0.0) > 0.0 for v in vectors) / len(vectors)}
+    metrics = {"reward/total_mean": sum(v.total for v in vectors) / len(vectors)}
+    if any(v.value("format") is not None for v in vectors):
+        metrics["reward/format_rate"] = sum((v.value("format") or 0.0) > 0.0 for v in vectors) / len(vectors)
     known = [v.accuracy for v in vectors if v.accuracy is not None]
     if known:
         metrics["reward/accuracy"] = sum(known) / len(known)

@@ -11,7 +11,7 @@ from rollbook.records import EnvironmentImage, EnvironmentProof, Task, Trial, co
 from rollbook.records.recipe import Settings
 from rollbook.rewards import package_versions
 from rollbook.rewards.conditions import DESCRIPTIONS, Changed
-from rollbook.rewards.rescore import fingerprint, proof_items, rescore
+from rollbook.rewards.rescore import Rescored, fingerprint, proof_items, rescore
 
 PROVED = 8          # tasks, each with a right, a wrong and an empty text
 
@@ -21,6 +21,9 @@ def prove(image: EnvironmentImage, judge: JudgeWithStamp, settings: Settings, tr
     began = time.monotonic()
     items = proof_items(train, PROVED)
     mine = fingerprint(judge, items)
+    handed: str | None = getattr(judge, "unprovable", None)
+    if handed is not None:
+        return _built(image, judge, mine, handed)
     found = rescore(type(judge), settings.reward, items)
     again = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
     ordinary = found["ordinary"]
@@ -36,5 +39,19 @@ def prove(image: EnvironmentImage, judge: JudgeWithStamp, settings: Settings, tr
         trials.append(Trial(kind=name, changed=changed, first=mine.verdicts, second=found[name].verdicts, items=count))
         trials.append(Trial(kind=name, changed=f"{changed}, symbolic comparison", first=str(ordinary.symbolic),
                             second=str(found[name].symbolic), items=2 * len({task.reference for task, _ in items})))
+    unproved = {}
+    if not mine.counts.get("right") or not mine.counts.get("wrong"):
+        unproved["clock"] = "boxed references are the only right answers that can be written here, and this reward takes none"
     return EnvironmentProof(environment=content_id(image), judge=mine.judge, trials=tuple(trials), verdicts=mine.counts,
-                            unproved={}, observed={"seconds": time.monotonic() - began})
+                            unproved=unproved, observed={"seconds": time.monotonic() - began})
+
+
+def _built(image: EnvironmentImage, judge: JudgeWithStamp, mine: Rescored, why: str) -> EnvironmentProof:
+    """The proof of a judge that no fresh process can make: its image is built again, everything else is named as unproved."""
+    again = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
+    trials = (Trial(kind="build", changed="another build", first=image.digest, second=again.digest, items=1),
+              Trial(kind="build", changed="the judge asked again", first=mine.judge, second=judge.digest, items=1),
+              Trial(kind="reset", changed="the same judge again, in reverse order", first=mine.verdicts, second=mine.again,
+                    items=sum(mine.counts.values())))
+    return EnvironmentProof(environment=content_id(image), judge=mine.judge, trials=trials, verdicts=mine.counts,
+                            unproved=dict.fromkeys(get_args(Changed), why))

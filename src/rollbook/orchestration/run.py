@@ -20,6 +20,7 @@ from rollbook.ledger import Ledger, environment_manifest
 from rollbook.ledger.manifest import without_home
 from rollbook.models.load import Policy, load_policy, news
 from rollbook.models.runtime import prepare
+from rollbook.orchestration.judges import make_judge
 from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.session import Progress, Session
@@ -39,7 +40,7 @@ from rollbook.records import (
     content_id,
 )
 from rollbook.records.graph import START, order
-from rollbook.records.recipe import PolicyGradient, Pretrained, SamplingSettings, Settings
+from rollbook.records.recipe import PolicyGradient, Pretrained, RewardSettings, SamplingSettings, Settings
 from rollbook.rewards import MagistralJudge, package_versions
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.tasks import Acquired, Likeness, Side, Split, acquire, decontaminate, shares, split
@@ -95,7 +96,7 @@ def _from_start(session: Session, acquired: Acquired) -> int:
 def _go(session: Session, state: StepState | None) -> int:
     """The stages that are not done yet, in graph order."""
     stages = session.settings.stages
-    names = order(stages)
+    names = order(stages, session.settings.rewards)
     done = {end.stage for end in session.ledger.records(StageEnd)}
     with _stoppable(session):
         for index, name in enumerate(names, start=1):
@@ -145,16 +146,21 @@ def _rewind(session: Session) -> StepState | None:
 def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split], progress: Progress,
              dtype: torch.dtype) -> Iterator[Session]:
     policy, sides = made
-    judge = MagistralJudge(recipe.settings.reward)
+    session = None
+    reward = recipe.settings.reward
+    judge = MagistralJudge(reward) if isinstance(reward, RewardSettings) else make_judge(reward, {})
     try:
         engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype, decode=policy.tokenizer.decode)
-        yield Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=judge, sides=sides, progress=progress,
+        session = Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=judge, sides=sides, progress=progress,
                       tasks={task.id: task for task in (*sides.train, *sides.heldout)},
                       image=single_turn_image(verifier=judge.stamp, dependencies=package_versions()), dtype=dtype,
                       publisher=Publisher(ledger, policy.decoder, engine, next_index=0,
                                           probe=policy.tokenizer.prompt(sides.train[0].prompt)), versions={})
+        yield session
     finally:
         judge.close()
+        for used in session.judges.values() if session is not None else ():
+            used.judge.close()
 
 
 def _loaded(settings: Settings, progress: Progress) -> Policy:

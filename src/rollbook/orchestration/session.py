@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from rollbook.records import (
     LedgerError,
     PolicyVersion,
     ResolvedRecipe,
+    Scorer,
     StageEnd,
     Stopped,
     Task,
@@ -35,6 +36,9 @@ from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.rollouts.solve import Rollouts
 from rollbook.tasks import Split
 from rollbook.training.policy import frozen_copy
+
+if TYPE_CHECKING:
+    from rollbook.orchestration.judges import Judging
 
 T = TypeVar("T")
 
@@ -61,7 +65,10 @@ class JudgeWithStamp(Judge, Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """Everything a stage needs. `versions` maps a stage to the policy it ended with, `checkpoints` a version id to its folder
+    """Everything a stage needs. `scorers` maps `model:STAGE` and `judge:NAME` to what measures rewards, `judges` the named
+    rewards in use to their judges (`judges.judging` makes them).
+
+    `versions` maps a stage to the policy it ended with, `checkpoints` a version id to its folder
     below the run (the initial policy has none), `resident` is the id of the version the decoder holds now."""
 
     recipe: ResolvedRecipe
@@ -77,6 +84,8 @@ class Session:
     dtype: torch.dtype
     versions: dict[str, PolicyVersion]
     selections: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    scorers: dict[str, Scorer] = field(default_factory=dict)
+    judges: dict[str, Judging] = field(default_factory=dict)
     checkpoints: dict[str, str] = field(default_factory=dict)
     resident: str | None = None
     stop: bool = False

@@ -16,7 +16,7 @@ from rollbook.recipes.yamltext import join
 from rollbook.records import graph
 from rollbook.records.codec import TAG, decode, nearest
 from rollbook.records.errors import CodecError, RecipeError
-from rollbook.records.recipe import Provenance, ResolvedRecipe, Scale, Settings, Stage
+from rollbook.records.recipe import Provenance, ResolvedRecipe, RewardSettings, Scale, Settings, Stage
 
 SCALES: tuple[str, ...] = get_args(Scale)
 
@@ -44,7 +44,7 @@ def resolve(document: Document, scale: str, overrides: Sequence[str] = (), assum
     assert decoded is not None
     validate.check(decoded, problems)
     problems.raise_any(subject)
-    ordered = {name: decoded.stages[name] for name in graph.order(decoded.stages)}
+    ordered = {name: decoded.stages[name] for name in graph.order(decoded.stages, decoded.rewards)}
     return ResolvedRecipe(name=document.name, title=document.title, subject=document.subject, scale=scale,  # type: ignore[arg-type]
                           settings=dataclasses.replace(decoded, stages=ordered), provenance=_provenance(settings, decoded))
 
@@ -79,7 +79,10 @@ def _decoded(settings: Tree, source: str, problems: Problems) -> Settings | None
         if name not in hints:
             _misfit(CodecError(f"unknown key {name}", got=repr(name), why="Settings has no such field",
                                fix=f"nearest names: {nearest(name, list(hints))}"), settings, source, problems)
+    optional = {field.name for field in dataclasses.fields(Settings) if field.default_factory is not dataclasses.MISSING}
     for name in sections:
+        if name not in settings and name in optional:
+            continue
         if name not in settings:
             _misfit(CodecError(f"missing key {name}", why="Settings needs it", fix=f"write {name}"), settings, source, problems)
             continue
@@ -93,9 +96,16 @@ def _decoded(settings: Tree, source: str, problems: Problems) -> Settings | None
     return None if problems.found else Settings(**parts)
 
 
+def _tagged(document: Any, path: str) -> Any:
+    """A reward without a kind is Magistral's, whose settings are older than the kinds."""
+    if path == "reward" and isinstance(document, dict) and TAG not in document:
+        return {TAG: RewardSettings.__name__, **document}
+    return document
+
+
 def _section(kind: Any, item: Any, path: str, settings: Tree, source: str, problems: Problems) -> Any:
     try:
-        return decode(kind, plain(item), path)
+        return decode(kind, _tagged(plain(item), path), path)
     except CodecError as error:
         _misfit(error, settings, source, problems)
         return None

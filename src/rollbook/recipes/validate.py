@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollbook.recipes import bounds, families, graph_check, objective
+from rollbook.recipes import bounds, families, graph_check, objective, rewards
 from rollbook.recipes.problems import Problems
 from rollbook.recipes.stage_checks import check_batch_tokens, check_exploring, check_warmup, refuse, shortest_prompt
 from rollbook.records import graph
@@ -12,7 +12,6 @@ from rollbook.records.recipe import (
     Evaluate,
     PassRate,
     PolicyGradient,
-    RewardSettings,
     SamplingSettings,
     Settings,
     Sft,
@@ -28,7 +27,7 @@ def check(settings: Settings, problems: Problems) -> None:
     _check_run(settings, problems)
     _check_context(settings, problems)
     _check_families(settings, problems)
-    _check_reward(settings.reward, settings.tasks.max_tokens, problems)
+    rewards.check(settings, problems)
     graph_check.check(settings.stages, problems)
     for name, stage in settings.stages.items():
         path = f"stages.{name}"
@@ -93,14 +92,6 @@ def _check_families(settings: Settings, problems: Problems) -> None:
                         "the range is empty", f"lower {low} or raise {high}")
 
 
-def _check_reward(reward: RewardSettings, max_tokens: int, problems: Problems) -> None:
-    if reward.length_cache > reward.length_max:
-        refuse(problems, f"reward.length_cache must be at most reward.length_max = {reward.length_max}", reward.length_cache,
-                "the penalty would start before the first token", "lower reward.length_cache")
-    elif reward.length_penalty and reward.length_max - reward.length_cache >= max_tokens:
-        refuse(problems, f"tasks.max_tokens = {max_tokens} ends before the length penalty begins",
-                f"reward.length_max - reward.length_cache = {reward.length_max - reward.length_cache}",
-                "no response could ever be penalised", "lower reward.length_max, or set reward.length_penalty = 0")
 
 
 def _check_evaluate(stage: Evaluate, path: str, settings: Settings, problems: Problems) -> None:

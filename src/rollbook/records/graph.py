@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import assert_never
 
 from rollbook.records.recipe import (
     Comparisons,
+    ComposedReward,
     Evaluate,
     Merge,
+    NamedReward,
     PassRate,
     PolicyGradient,
     Preference,
     RejectionSampling,
+    Reward,
     RewardModel,
     Sft,
     Stage,
@@ -68,12 +72,25 @@ def begins(stage: Stage) -> str:
     return stage.policy
 
 
-def order(stages: Mapping[str, Stage]) -> tuple[str, ...]:
+def scored_by(stage: Stage, rewards: Mapping[str, Reward]) -> frozenset[str]:
+    """The stages whose reward models measure the reward that a stage chose by name."""
+    reward = rewards.get(getattr(stage, "reward", None) or "")
+    match reward:
+        case ComposedReward():
+            measures = [part.measure for part in reward.parts.values()]
+        case NamedReward():
+            measures = list(reward.measures.values())
+        case _:
+            measures = []
+    return frozenset(measure.removeprefix("model:") for measure in measures if measure.startswith("model:"))
+
+
+def order(stages: Mapping[str, Stage], rewards: Mapping[str, Reward] = MappingProxyType({})) -> tuple[str, ...]:
     """Stage names, inputs first; among those ready, evaluations first, then by name. A cycle's stages are left out.
 
-    The order depends on the graph alone, not on how the document is sorted.
+    The order depends on the graph alone, not on how the document is sorted. `rewards` are the recipe's: models stand behind them.
     """
-    waiting = {name: set(inputs(stage).values()) & set(stages) for name, stage in stages.items()}
+    waiting = {name: (set(inputs(stage).values()) | scored_by(stage, rewards)) & set(stages) for name, stage in stages.items()}
     done: list[str] = []
     while ready := [name for name, needs in waiting.items() if needs <= set(done)]:
         chosen = min(ready, key=lambda name: (not isinstance(stages[name], Evaluate), name))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from rollbook.records.composition import ComposedReward
+from rollbook.records.ready_made import NamedReward
 from rollbook.records.stages import (
     Comparisons,
     Dpo,
@@ -125,15 +127,19 @@ class RewardSettings:
     verify_workers: int
 
 
+Reward = RewardSettings | ComposedReward | NamedReward
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The typed body of a recipe at one scale."""
+    """The typed body of a recipe at one scale. `reward` judges every stage that does not choose one of `rewards` by its name."""
 
     run: RunSettings
     model: Pretrained | Tiny
     tasks: TaskSettings
-    reward: RewardSettings
+    reward: Reward
     stages: Mapping[str, Stage]
+    rewards: Mapping[str, Reward] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +155,38 @@ class ResolvedRecipe:
     provenance: Mapping[str, Provenance]
 
 
-__all__ = ["Comparisons", "Dpo", "Evaluate", "Family", "Label", "Llama3Dpo", "Merge", "Merging", "Muon", "Nested",
-           "OptimizerSettings", "Oracle", "PassRate", "Plain", "PolicyGradient", "Preference", "Pretrained", "Provenance",
-           "RejectionSampling", "ResolvedRecipe", "RewardModel", "RewardSettings", "RunSettings", "SamplingSettings", "Scale",
-           "Settings", "Sft", "Stage", "TaskSettings", "Tiny"]
+__all__ = [
+    "Comparisons",
+    "ComposedReward",
+    "Dpo",
+    "Evaluate",
+    "Family",
+    "Label",
+    "Llama3Dpo",
+    "Merge",
+    "Merging",
+    "Muon",
+    "NamedReward",
+    "Nested",
+    "OptimizerSettings",
+    "Oracle",
+    "PassRate",
+    "Plain",
+    "PolicyGradient",
+    "Preference",
+    "Pretrained",
+    "Provenance",
+    "RejectionSampling",
+    "ResolvedRecipe",
+    "Reward",
+    "RewardModel",
+    "RewardSettings",
+    "RunSettings",
+    "SamplingSettings",
+    "Scale",
+    "Settings",
+    "Sft",
+    "Stage",
+    "TaskSettings",
+    "Tiny",
+]

@@ -57,6 +57,7 @@ class Evaluate:
     trials: int
     seed: int
     compare_to: str | None = None
+    reward: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,7 @@ class PassRate:
     low: int
     high: int
     sampling: SamplingSettings
+    reward: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,8 @@ class PolicyGradient:
     """Reinforcement learning of one policy. `tasks` names the stage whose selection is used, or `train`.
 
     Each step issues waves of `prompts` x `per_task` attempts until `groups` groups are informative or `max_waves` is reached.
-    `probe` held-out problems are evaluated every `probe_every` steps (0: never) for the curve in the report.
+    `probe` held-out problems are evaluated every `probe_every` steps (0: never) for the curve in the report. `reward` names one
+    of the recipe's `rewards`; without it the default one judges.
     """
 
     policy: str
@@ -115,6 +118,7 @@ class PolicyGradient:
     probe: int
     probe_every: int
     checkpoint_every: int
+    reward: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ def headline(facts: Facts, recipe: ResolvedRecipe | None) -> dict[str, Any]:
     end = facts.last(RunEnd)
     told = facts.manifest
     done = {stage.stage for stage in facts.all(StageEnd)}
-    planned = order(recipe.settings.stages) if recipe else ()
+    planned = order(recipe.settings.stages, recipe.settings.rewards) if recipe else ()
     resumed = len(facts.all(Rollback)) + len(facts.all(Repair))
     return {
         "title": recipe.title if recipe else told.get("name"), "name": recipe.name if recipe else told.get("name"),

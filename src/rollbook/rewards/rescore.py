@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollbook.records import AttemptId, Scored, Segment, Task, Trace, Verdict, canonical, decode, digest, encode
-from rollbook.records.recipe import RewardSettings
+from rollbook.records.recipe import Reward
 from rollbook.rewards.conditions import CONDITIONS, Condition, apply
 from rollbook.rewards.errors import RewardError
 
@@ -37,7 +37,7 @@ class Rescored:
     symbolic: str | None = None
 
 
-def rescore(judge: type, settings: RewardSettings, items: Sequence[tuple[Task, str]]) -> dict[Condition, Rescored]:
+def rescore(judge: type, settings: Reward, items: Sequence[tuple[Task, str]]) -> dict[Condition, Rescored]:
     """Verdicts of the texts by a fresh judge in a fresh interpreter, under every condition."""
     request = {"judge": f"{judge.__module__}:{judge.__qualname__}", "settings": encode(settings), "paths": sys.path,
                "tasks": [encode(task) for task, _ in items], "texts": [text for _, text in items]}
@@ -77,9 +77,9 @@ def kind_of(verdict: Verdict) -> str:
     """Right, wrong, gated (no usable answer) or unscored."""
     if not isinstance(verdict, Scored):
         return "unscored"
-    if any(part.name == "correctness" for part in verdict.vector.components):
-        return "right" if verdict.vector.accuracy == 1.0 else "wrong"
-    return "gated"
+    if any("gate failed" in absent.reason for absent in verdict.vector.absent):
+        return "gated"
+    return "right" if verdict.vector.accuracy == 1.0 else "wrong"
 
 
 def _hash(verdicts: Sequence[Verdict]) -> str:
@@ -126,7 +126,7 @@ def _forked(condition: Condition, judge: type, request: Mapping[str, Any]) -> di
         try:
             apply(condition)
             items = [(decode(Task, task), text) for task, text in zip(request["tasks"], request["texts"], strict=True)]
-            made = judge(decode(RewardSettings, request["settings"]))
+            made = judge(decode(Reward, request["settings"]))
             found = dataclasses.replace(fingerprint(made, items), symbolic=_symbolic(items))
             made.close()
             os.write(writer, json.dumps(dataclasses.asdict(found)).encode())

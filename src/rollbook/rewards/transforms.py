@@ -123,7 +123,7 @@ class Qwen25MathShaping:
     def __call__(self, score_S: Sequence[float], correct_S: Sequence[bool]) -> tuple[float, ...]:
         _same_length("Qwen25MathShaping", score=score_S, correct=correct_S)
         _finite("Qwen25MathShaping", score_S)
-        return tuple(_sigmoid(self.slope * score) + (1.0 if correct else 0.0) - 1.0
+        return tuple(sigmoid(self.slope * score) + (1.0 if correct else 0.0) - 1.0
                      for score, correct in zip(score_S, correct_S, strict=True))
 
 
@@ -332,7 +332,7 @@ class AgentWorldReward:
         return (self.rubric_weight * rubric + self.rule_weight * rule) / (self.rubric_weight + self.rule_weight)
 
 
-def _sigmoid(x: float) -> float:
+def sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(max(x, -745.0)) / (1 + math.exp(max(x, -745.0)))
 
 

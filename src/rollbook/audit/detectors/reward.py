@@ -22,7 +22,9 @@ from rollbook.records import (
     Verdict,
     VerifierStamp,
 )
-from rollbook.records.recipe import RewardSettings
+from rollbook.records.recipe import RewardSettings, Settings
+from rollbook.rewards.composed.values import composed_name, misfit
+from rollbook.rewards.magistral import COMPOSITION
 
 COMPOSE = "store every part with its verifier, name the ones that did not run, and sum by the recorded composition"
 UNSCORED = "leave an attempt without a verdict out of every mean and every batch"
@@ -193,10 +195,9 @@ class RewardDetector(Detector):
             self.fail(row.id, f"its scalar was made by {vector.composition} {vector.composition_digest[:12]}, which is not on "
                       "record", "record the composition before the first verdict")
             return
-        if composition.gate is not None:
-            self.table.passed_gate += (vector.value(composition.gate) or 0.0) > 0.0
-        settings = None if run.recipe is None else run.recipe.settings.reward
-        problem = miscomposed(vector, composition) or (misvalued(vector, settings) if settings is not None else "")
+        if "format" in composition.parts:
+            self.table.passed_gate += (vector.value("format") or 0.0) > 0.0
+        problem = miscomposed(vector, composition) or ("" if run.recipe is None else impossible(vector, run.recipe.settings))
         if problem:
             self.fail(row.id, problem, COMPOSE)
 
@@ -309,8 +310,24 @@ def scalar(values: Mapping[str, float], gate: str | None, weights: Mapping[str, 
     return total
 
 
+def impossible(vector: RewardVector, settings: Settings) -> str:
+    """A part that the numbers of no reward of this name in the recipe can give, or an accuracy that contradicts the part it rests
+    on; empty when there is none."""
+    found = ""
+    for reward in (settings.reward, *settings.rewards.values()):
+        if isinstance(reward, RewardSettings) and vector.composition == COMPOSITION:
+            found = misvalued(vector, reward)
+        elif not isinstance(reward, RewardSettings) and vector.composition == composed_name(reward):
+            found = misfit(vector, reward)
+        else:
+            continue
+        if not found:
+            return ""
+    return found
+
+
 def misvalued(vector: RewardVector, settings: RewardSettings) -> str:
-    """A part that the recipe's numbers cannot give, or an accuracy that contradicts correctness; empty when there is none."""
+    """The same for Magistral's numbers."""
     format_value, correctness, length = (vector.value(name) for name in ("format", "correctness", "length"))
     for name, value, full in (("format", format_value, settings.format_reward),
                               ("correctness", correctness, settings.correct_reward)):

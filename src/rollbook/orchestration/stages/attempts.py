@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rollbook.experience.admission import outcome
 from rollbook.ledger import close_census
+from rollbook.orchestration.judges import judging
 from rollbook.orchestration.session import Session, TaskStream
 from rollbook.orchestration.step import families
 from rollbook.records import PolicyVersion, RecipeError, Task, Trace, Verdict
@@ -16,13 +17,14 @@ from rollbook.records.recipe import SamplingSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is sampled: `samples` attempts at each task by `policy`, named by `scope`."""
+    """What is sampled: `samples` attempts at each task by `policy`, named by `scope`; `reward` names who judges."""
 
     scope: str
     tasks: Sequence[Task]
     samples: int
     sampling: SamplingSettings
     policy: PolicyVersion
+    reward: str | None = None
 
 
 def attempts(session: Session, asked: Asked) -> list[tuple[Trace, Verdict]]:
@@ -32,7 +34,7 @@ def attempts(session: Session, asked: Asked) -> list[tuple[Trace, Verdict]]:
     issued = rollouts.dispatch(asked.tasks, asked.samples, scope=asked.scope, envelope=envelope)
     session.ledger.append_many([envelope, issued])
     traces = rollouts.solve(asked.tasks, asked.samples, scope=asked.scope, envelope=envelope)
-    verdicts = session.judge.judge(traces, session.tasks)
+    verdicts = judging(session, asked.reward).judge.judge(traces, session.tasks)
     outcomes = [outcome(t, v, session.tasks[t.task].family) for t, v in zip(traces, verdicts, strict=True)]
     session.ledger.write_traces(asked.scope, traces, verdicts, outcomes)
     session.ledger.append(close_census(asked.scope, families([issued], session.tasks), outcomes))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rollbook.evaluation.heldout import Evaluated, Protocol, compare, dispatch, evaluate, tasks_hash
 from rollbook.experience.admission import outcome
 from rollbook.ledger import close_census
+from rollbook.orchestration.judges import judging
 from rollbook.orchestration.session import Session
 from rollbook.orchestration.step import families
 from rollbook.records import EvalReport, PolicyVersion, ProtocolBundle, Task, content_id
@@ -15,7 +16,8 @@ from rollbook.records.recipe import Evaluate, SamplingSettings
 
 def run(session: Session, name: str, stage: Evaluate) -> None:
     policy = session.take(stage.policy)
-    protocol = protocol_of(session, stage.sampling, session.sides.heldout, ("heldout", stage.trials, stage.seed))
+    protocol = protocol_of(session, stage.sampling, session.sides.heldout, ("heldout", stage.trials, stage.seed),
+                           reward=stage.reward)
     done = evaluated(session, name, protocol, policy)
     if stage.compare_to is not None:
         before = next(r for r in session.ledger.records(EvalReport) if r.stage == stage.compare_to)
@@ -28,13 +30,15 @@ def run(session: Session, name: str, stage: Evaluate) -> None:
     session.finish(name, "Evaluate", policy, policy)
 
 
-def protocol_of(session: Session, sampling: SamplingSettings, tasks: Sequence[Task], named: tuple[str, int, int]) -> Protocol:
+def protocol_of(session: Session, sampling: SamplingSettings, tasks: Sequence[Task], named: tuple[str, int, int], *,
+                reward: str | None) -> Protocol:
     name, trials, seed = named
+    used = judging(session, reward)
     bundle = ProtocolBundle(
-        name=name, tasks=tasks_hash(tasks), task_count=len(tasks), environment=content_id(session.image),
-        verifier=session.judge.digest, template=session.policy.tokenizer.template_digest, temperature=sampling.temperature,
+        name=name, tasks=tasks_hash(tasks), task_count=len(tasks), environment=content_id(used.image),
+        verifier=used.judge.digest, template=session.policy.tokenizer.template_digest, temperature=sampling.temperature,
         top_p=sampling.top_p, max_tokens=session.settings.tasks.max_tokens, trials=trials, seed=seed, aggregation="mean")
-    return Protocol(bundle=bundle, tasks=tuple(tasks), rollouts=session.rollouts(sampling), judge=session.judge,
+    return Protocol(bundle=bundle, tasks=tuple(tasks), rollouts=session.rollouts(sampling), judge=used.judge,
                     in_family=session.sides.manifest.in_family)
 
 

@@ -13,7 +13,8 @@ from rollbook.tasks import select
 def run(session: Session, name: str, stage: PassRate) -> None:
     policy = session.take(stage.policy)
     candidates = first(session, TRAIN, stage.candidates)
-    made = attempts(session, Asked(scope=name, tasks=candidates, samples=stage.samples, sampling=stage.sampling, policy=policy))
+    made = attempts(session, Asked(scope=name, tasks=candidates, samples=stage.samples, sampling=stage.sampling, policy=policy,
+                                   reward=stage.reward))
     accuracies: dict[str, list[float | None]] = {task.id: [] for task in candidates}
     for trace, verdict in made:
         accuracies[trace.task].append(_accuracy(verdict))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rollbook.experience.admission import AdmissionRule
 from rollbook.objectives.settings import from_settings
+from rollbook.orchestration.judges import judging
 from rollbook.orchestration.session import Session, TaskStream
 from rollbook.orchestration.stages import evaluation
 from rollbook.orchestration.stages.attempts import pool
@@ -48,13 +49,14 @@ def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: 
     settings = StepSettings(prompts=stage.prompts, per_task=stage.per_task, groups=stage.groups, max_waves=stage.max_waves,
                             minibatches=stage.minibatches, max_batch_tokens=stage.max_batch_tokens,
                             max_length=session.settings.tasks.max_tokens)
-    return PolicyRun(stage=name, ledger=session.ledger, rollouts=session.rollouts(stage.sampling), judge=session.judge,
-                     learner=learner, publisher=session.publisher, objective=objective,
-                     admission=AdmissionRule(least=2, drop_uniform=True), settings=settings, tasks=session.tasks)
+    return PolicyRun(stage=name, ledger=session.ledger, rollouts=session.rollouts(stage.sampling),
+                     judge=judging(session, stage.reward).judge, learner=learner, publisher=session.publisher,
+                     objective=objective, settings=settings, tasks=session.tasks,
+                     admission=AdmissionRule(least=2, drop_uniform=True))
 
 
 def _probe(session: Session, name: str, stage: PolicyGradient, version: PolicyVersion, number: int) -> float:
     """Accuracy on the first `probe` held-out problems as the policy is trained, for the curve only."""
     protocol = evaluation.protocol_of(session, stage.sampling, session.sides.heldout[:stage.probe],
-                                      ("probe", 1, session.settings.run.seed))
+                                      ("probe", 1, session.settings.run.seed), reward=stage.reward)
     return evaluation.evaluated(session, f"{name}/probe/{number:06d}", protocol, version).report.accuracy.estimate

@@ -111,7 +111,7 @@ class Verifier:
         verdicts: dict[int, Judgement] = {}
         calls: dict[int, tuple[Any, ...]] = {}
         for index, (response, reference) in enumerate(items):
-            early = _early(response, reference)
+            early = early_failure(response, reference)
             if early is None:
                 calls[index] = (response, reference, dict(self.spec.settings))
             else:
@@ -148,7 +148,7 @@ def verdict(passed: bool, detail: str, score: float | None = None) -> dict[str, 
     return {"passed": passed, "score": (1.0 if passed else 0.0) if score is None else score, "detail": detail[:200]}
 
 
-def _early(response: Any, reference: Any) -> Failure | None:
+def early_failure(response: Any, reference: Any) -> Failure | None:
     """The failure of an item that no verifier needs to see."""
     if not isinstance(response, str):
         return Failure(code="malformed", detail=f"the response is {type(response).__name__}, not text")

@@ -1,0 +1,81 @@
+"""Which judge a stage uses: the recipe's default, or one of its named rewards, made and proved before its first verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rollbook.environments import single_turn_image
+from rollbook.environments.sandbox import CodeRunner, isolated_runner
+from rollbook.orchestration.proof import prove
+from rollbook.records import Composition, EnvironmentImage, RecipeError, content_id
+from rollbook.records.composition import ComposedReward
+from rollbook.records.ready_made import NamedReward
+from rollbook.records.recipe import Reward, RewardSettings
+from rollbook.rewards import MagistralJudge, package_versions
+from rollbook.rewards.composed import ComposedJudge
+from rollbook.rewards.composed.judge import checked
+from rollbook.rewards.composed.measures import Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rollbook.orchestration.session import JudgeWithStamp, Session
+    from rollbook.records import Scorer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judging:
+    """A judge with the image of the environment that it makes of a single turn."""
+
+    judge: JudgeWithStamp
+    image: EnvironmentImage
+
+
+def measured_by(reward: ComposedReward | NamedReward) -> list[str]:
+    """The stages whose reward models measure a reward."""
+    measures = [part.measure for part in checked(reward).parts.values()]
+    return sorted({measure.removeprefix("model:") for measure in measures if measure.startswith("model:")})
+
+
+class WithRunner(ComposedJudge):
+    """A composed judge that ends the sandbox it was made with."""
+
+    def close(self) -> None:
+        super().close()
+        if isinstance(self.sources.runner, CodeRunner):
+            self.sources.runner.close()
+
+
+def make_judge(reward: Reward, scorers: Mapping[str, Scorer]) -> JudgeWithStamp:
+    """The judge of a reward; a sandbox is started where it runs code."""
+    if isinstance(reward, RewardSettings):
+        return MagistralJudge(reward)
+    runs = any(part.measure.startswith("code") for part in checked(reward).parts.values())
+    if not runs:
+        return ComposedJudge(reward, Sources(scorers=scorers))
+    return WithRunner(reward, Sources(scorers=scorers, runner=isolated_runner()))
+
+
+def judging(session: Session, reward: str | None) -> Judging:
+    """The default judge (None), or that of a named reward: made when it is first asked for, with its record and its proof."""
+    if reward is None:
+        return Judging(judge=session.judge, image=session.image)
+    if reward not in session.judges:
+        from rollbook.orchestration.stages.scoring import RewardModelScorer  # which is built on sessions, as this is
+
+        settings = session.settings.rewards.get(reward)
+        if settings is None:
+            raise RecipeError("no such reward in the recipe", got=reward, fix=f"one of {', '.join(session.settings.rewards)}")
+        models = {f"model:{stage}": RewardModelScorer.of(session, stage)
+                  for stage in (() if isinstance(settings, RewardSettings) else measured_by(settings))}
+        judge = make_judge(settings, {**session.scorers, **models})
+        image = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
+        session.judges[reward] = Judging(judge=judge, image=image)
+        if not any(known.digest == judge.digest for known in session.ledger.records(Composition)):
+            known_images = {content_id(one) for one in session.ledger.records(EnvironmentImage)}
+            if content_id(image) not in known_images:
+                session.ledger.append(image)
+            session.ledger.append(judge.composition)
+            session.ledger.append(prove(image, judge, replace(session.settings, reward=settings), session.sides.train))
+    return session.judges[reward]

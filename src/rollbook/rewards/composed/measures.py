@@ -1,0 +1,191 @@
+"""Who measures a part: a verifier behind its hard limit, a rule on the form, a scorer, tests in a sandbox."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rollbook.records import Scorer, Task, TaskId, Trace, Unrated, VerifierStamp
+from rollbook.records.composition import SCORERS, Part
+from rollbook.records.sandbox import SolutionRunner
+from rollbook.rewards.errors import RewardError
+from rollbook.rewards.magistral import CLOSE, OPEN, format_gate
+from rollbook.rewards.pool import Failure
+from rollbook.rewards.stamps import stamp
+from rollbook.rewards.verifiers.base import Judged, Judgement, Verifier, VerifierSpec
+from rollbook.rewards.verifiers.code import CodeVerifier
+from rollbook.rewards.verifiers.extraction import FENCE
+from rollbook.rewards.verifiers.formats import FORMATS
+from rollbook.rewards.verifiers.instructions.families import INSTRUCTIONS
+from rollbook.rewards.verifiers.language import language_spec
+from rollbook.rewards.verifiers.math_answers import MATH
+from rollbook.rewards.verifiers.schema import JSON_SCHEMA
+from rollbook.rewards.verifiers.sql import SQL
+from rollbook.rewards.verifiers.text import CHOICE, EXACT, PATTERN
+
+SPECS: Mapping[str, Callable[..., VerifierSpec]] = {
+    "math": MATH.with_settings, "exact": EXACT.with_settings, "choice": CHOICE.with_settings, "pattern": PATTERN.with_settings,
+    "json_schema": JSON_SCHEMA.with_settings, "sql": SQL.with_settings, "formats": FORMATS.with_settings,
+    "instructions": INSTRUCTIONS.with_settings, "language_consistency": language_spec}
+STRUCTURED = frozenset({"sql", "formats", "instructions", "code", "code_fraction"})      # their reference is JSON
+FORMAT_RULES = ("magistral_format", "magistral_code_format")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """What a part is worth for one response; `right` is None where the measure gives a rating and no verdict."""
+
+    value: float
+    detail: str
+    right: bool | None = None
+    confidence: float = 1.0
+
+
+class Measure(Protocol):
+    """One part's source of values: one `Value` or `Failure` per trace, in order."""
+
+    stamp: VerifierStamp
+
+    def values(self, traces: Sequence[Trace], tasks: Mapping[TaskId, Task]) -> list[Value | Failure]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What a composed reward is handed: scorers by their measure (`model:rm`), and the runner of solutions."""
+
+    scorers: Mapping[str, Scorer] = dataclasses.field(default_factory=dict)
+    runner: SolutionRunner | None = None
+
+
+def measure_of(name: str, part: Part, sources: Sources, *, seconds: float, workers: int) -> Measure:
+    """The source of a part's values; RewardError where what it needs was not handed over."""
+    kind = part.measure.partition(":")[0]
+    if kind in SCORERS:
+        scorer = sources.scorers.get(part.measure)
+        if scorer is None:
+            raise RewardError(f"the part {name} is scored by {part.measure}, which does not exist here",
+                              got=", ".join(sorted(sources.scorers)) or "no scorer",
+                              why="a reward without it would be another one",
+                              fix="name a reward-model stage that runs before, or a judge of the recipe")
+        return ByScorer(scorer)
+    if part.measure in FORMAT_RULES:
+        return ByForm(part)
+    if part.measure in ("code", "code_fraction"):
+        if sources.runner is None:
+            raise RewardError(f"the part {name} runs code and was handed no sandbox", got=part.measure,
+                              why="an untrusted solution runs nowhere else",
+                              fix="install bubblewrap: apt-get install bubblewrap")
+        options: dict[str, Any] = dict(part.settings)
+        code = CodeVerifier(sources.runner, fraction=part.measure == "code_fraction", **options)
+        return ByVerifier(part, code)
+    spec = dataclasses.replace(SPECS[part.measure](**part.settings), seconds=seconds)
+    return ByVerifier(part, Verifier(spec, workers=workers))
+
+
+class ByVerifier:
+    """A verifier's verdict as the part's passed or failed value, or its score as it is."""
+
+    def __init__(self, part: Part, verifier: Verifier | CodeVerifier):
+        self.part, self.verifier = part, verifier
+        settings = {"part": dataclasses.asdict(part), "verifier": verifier.stamp.digest}
+        self.stamp = stamp(verifier.stamp.name, verifier.stamp.version, ("composed/measures.py",), settings)
+
+    def values(self, traces: Sequence[Trace], tasks: Mapping[TaskId, Task]) -> list[Value | Failure]:
+        done: list[Value | Failure] = []
+        references = [reference_of(self.part, tasks[trace.task]) for trace in traces]
+        asked = [(trace, reference) for trace, reference in zip(traces, references, strict=True)
+                 if not isinstance(reference, Failure)]
+        found = iter(self._judge([(trace.text, reference, trace.group) for trace, reference in asked]))
+        for reference in references:
+            judgement = reference if isinstance(reference, Failure) else next(found)
+            done.append(judgement if isinstance(judgement, Failure) else self._value(judgement))
+        return done
+
+    def close(self) -> None:
+        self.verifier.close()
+
+    def _judge(self, items: Sequence[tuple[str, Any, str]]) -> Sequence[Judgement]:
+        if isinstance(self.verifier, CodeVerifier):
+            return self.verifier.judge_groups(items)
+        return self.verifier.judge([(response, reference) for response, reference, _ in items])
+
+    def _value(self, judged: Judged) -> Value:
+        value = judged.score if self.part.fraction else self.part.passed if judged.passed else self.part.failed
+        return Value(value=value, detail=judged.detail, right=judged.passed)
+
+
+class ByScorer:
+    """A scorer's rating, with the scorer's own stamp."""
+
+    def __init__(self, scorer: Scorer):
+        self.scorer, self.stamp = scorer, scorer.stamp
+
+    def values(self, traces: Sequence[Trace], tasks: Mapping[TaskId, Task]) -> list[Value | Failure]:
+        rated = self.scorer.score(traces, tasks)
+        if len(rated) != len(traces):
+            raise RewardError(f"the scorer {self.stamp.name} rated {len(rated)} of {len(traces)} responses",
+                              why="a rating must belong to its response")
+        return [Failure(code=one.code, detail=one.detail) if isinstance(one, Unrated) else
+                Value(value=one.value, detail=one.detail, confidence=one.confidence) for one in rated]
+
+    def close(self) -> None:
+        """The scorer belongs to whoever made it."""
+
+
+class ByForm:
+    """Magistral's format gate, of mathematics or of code; pure text."""
+
+    def __init__(self, part: Part):
+        self.part = part
+        self.stamp = stamp(part.measure, "1", ("boxes.py", "magistral.py", "verifiers/extraction.py", "composed/measures.py"),
+                           dataclasses.asdict(part))
+
+    def values(self, traces: Sequence[Trace], tasks: Mapping[TaskId, Task]) -> list[Value | Failure]:
+        return [self._value(trace.text) for trace in traces]
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+    def _value(self, text: str) -> Value:
+        if self.part.measure == "magistral_format":
+            gate = format_gate(text)
+            reason = str(gate.reason) if gate.reason else ""
+        else:
+            reason = code_format(text)
+        return Value(value=self.part.failed if reason else self.part.passed, detail=reason, right=not reason)
+
+
+def code_format(text: str) -> str:
+    """Which rule of Magistral's format for code a response breaks, empty where none: thinking first, then a typed code block."""
+    if not text.startswith(OPEN) or text.count(OPEN) != 1:
+        return "no_opening_tag" if not text.startswith(OPEN) else "several_opening_tags"
+    if text.count(CLOSE) != 1:
+        return "several_closing_tags" if CLOSE in text else "no_closing_tag"
+    block = FENCE.search(text.partition(CLOSE)[2])
+    if block is None:
+        return "no_code_block"
+    return "" if block[2] else "untyped_code_block"
+
+
+def reference_of(part: Part, task: Task) -> Any:
+    """What a part compares with: the task's reference, its prompt or the recipe's text; parsed where a structure is wanted."""
+    match part.reference.partition(":"):
+        case ("task", "", ""):
+            text = task.reference
+        case ("prompt", "", ""):
+            text = task.prompt[-1].content
+        case (_, _, literal):
+            text = literal
+    if not text.strip():
+        return Failure(code="no_reference", detail="the reference is empty")
+    if part.measure not in STRUCTURED:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Failure(code="unparsable_reference", detail=f"the reference of {part.measure} is JSON: {error}"[:200])

@@ -1,0 +1,134 @@
+"""Constitutional AI (2212.08073): critique and revision by principles, and preference labels from a model's own log-probs.
+
+SL-CAI: a response is criticised and revised four times, each time by a principle drawn anew. RL-CAI: the feedback model
+chooses between (A) and (B); the two log-probs normalised are the soft label, averaged over principles and both orders; labels
+reached through a chain of thought are clamped to 0.4 .. 0.6, the others are not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rollbook.records import ChatModel, Message, Question, Unrated, digest
+from rollbook.rewards.errors import RewardError
+from rollbook.rewards.judges.options import probabilities
+from rollbook.rewards.judges.pairwise import OPTIONS, Pair
+from rollbook.rewards.stamps import stamp
+
+REVISIONS = 4
+CLAMP = (0.4, 0.6)
+SOURCES = ("judges/constitutional.py", "judges/options.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principle:
+    """What is criticised, how it is revised, and how two responses are compared by it.
+
+    Example: Principle(critique="Say what is harmful.", revision="Rewrite it without harm.", choice="Which is less harmful?")
+    """
+
+    critique: str
+    revision: str
+    choice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """One round: which principle, what was said against the response, what became of it."""
+
+    principle: int
+    critique: str
+    response: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revised:
+    """A response with its rounds; the last of them is what is trained on."""
+
+    first: str
+    rounds: tuple[Revision, ...]
+
+    @property
+    def final(self) -> str:
+        return self.rounds[-1].response if self.rounds else self.first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """Probability that `one` of a pair is better, over `asked` questions of which `failed` had no answer."""
+
+    probability: float
+    asked: int
+    failed: int
+
+
+class Constitution:
+    """The principles with the model that applies them. The stamp covers both."""
+
+    def __init__(self, chat: ChatModel, principles: Sequence[Principle], *, max_tokens: int = 256):
+        if not principles:
+            raise RewardError("a constitution has at least one principle", got="none")
+        self.chat, self.principles, self.max_tokens = chat, tuple(principles), max_tokens
+        texts = [[one.critique, one.revision, one.choice] for one in self.principles]
+        self.stamp = stamp("judge_constitution", "1", SOURCES, {"model": chat.name, "model_digest": chat.digest,
+                                                                "principles": texts, "max_tokens": max_tokens})
+
+    def revise(self, task: str, response: str, *, seed: int, rounds: int = REVISIONS) -> Revised | Unrated:
+        """The response criticised and revised `rounds` times; every principle is drawn uniformly, by task, seed and round."""
+        done: list[Revision] = []
+        for number in range(rounds):
+            drawn = int(digest(f"{seed}/{number}/{task}/{response}".encode())[:12], 16)
+            chosen = random.Random(drawn).randrange(len(self.principles))
+            now = done[-1].response if done else response
+            so_far = f"Human: {task}\n\nAssistant: {now}\n\n"
+            critique = self._say(f"{so_far}Critique request: {self.principles[chosen].critique}\n\nCritique:")
+            if isinstance(critique, Unrated):
+                return critique
+            wish = self.principles[chosen].revision
+            revised = self._say(f"{so_far}Critique: {critique}\n\nRevision request: {wish}\n\nRevision:")
+            if isinstance(revised, Unrated):
+                return revised
+            done.append(Revision(principle=chosen, critique=critique, response=revised))
+        return Revised(first=response, rounds=tuple(done))
+
+    def label(self, pair: Pair, *, reasoning: bool = False) -> Label | Unrated:
+        """The soft label of a pair, over all principles and both orders; with `reasoning` each is thought over and clamped."""
+        questions, firsts = self._questions(pair, reasoning)
+        found: list[float] = []
+        for question_first, answer in zip(firsts, self.chat.option_logps(questions, OPTIONS), strict=True):
+            known = probabilities(answer)
+            if isinstance(known, Unrated):
+                continue
+            better = known[0] if question_first else known[1]
+            found.append(min(max(better, CLAMP[0]), CLAMP[1]) if reasoning else better)
+        if not found:
+            return Unrated(code="malformed", detail=f"none of {len(questions)} questions was answered with an option")
+        return Label(probability=sum(found) / len(found), asked=len(firsts), failed=len(firsts) - len(found))
+
+    def _questions(self, pair: Pair, reasoning: bool) -> tuple[list[Question], list[bool]]:
+        """One question per principle and order, and whether `one` is shown as (A) in it."""
+        questions, firsts = [], []
+        for number, principle in enumerate(self.principles):
+            for one_first in (True, False):
+                first, second = (pair.one, pair.other) if one_first else (pair.other, pair.one)
+                asked = (f"Consider this conversation:\n\nHuman: {pair.task}\n\n{principle.choice}\n\nOption A:\n{first}\n\n"
+                         f"Option B:\n{second}\n\n")
+                if reasoning:
+                    thought = self._say(asked + "Think step by step, then decide.")
+                    asked += f"Reasoning: {'' if isinstance(thought, Unrated) else thought}\n\n"
+                text = asked + "The better option is, in one letter:"
+                questions.append(Question(key=f"choice/{number}/{one_first}", messages=(_user(text),)))
+                firsts.append(one_first)
+        return questions, firsts
+
+    def _say(self, text: str) -> str | Unrated:
+        [said] = self.chat.answer([Question(key="say", messages=(_user(text),))], max_tokens=self.max_tokens)
+        if isinstance(said, Unrated):
+            return said
+        return said.strip() or Unrated(code="malformed", detail="the model said nothing")
+
+
+def _user(text: str) -> Message:
+    return Message(role="user", content=text, origin="program")
