@@ -1,13 +1,14 @@
 """Introduce each hazard of the specification into a copy and see at least one test fail: `make mutants`.
 
 Reads tests/mutants/*.toml. Each mutant replaces text in one file of a copy of the package and runs the tests it names, without
-touching the working tree. Prints a table; exits 1 when a mutant survives or no longer applies, or when the untouched copy fails.
+touching the working tree. A mutant is killed by a test that fails; one that does not load, hangs, or does not apply in exactly
+`count` places (1 unless it says so) is broken. Prints a table; exits 1 unless all are killed and the untouched copy passes.
 
 A file's `[tree]` table says what its mutants need: `package` and `tests` are the folders that `file` and `tests` are relative to,
 `copied` the folders of the copy, `bare` the packages whose __init__.py is left empty there so that nothing else of theirs loads.
 Without the table they are the objectives.
 
-    python scripts/mutants.py [--only TEXT]
+    python scripts/mutants.py [--only TEXT] [--file STEM] [--part K/N]
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 180
+HUNG = -1
 LOADED = (hypothesis, torch)  # before the fork, so that no child has to
 CONFTEST = """from hypothesis import Phase, settings
 
@@ -70,6 +72,7 @@ class Mutant:
     file: str
     old: str
     new: str
+    count: int = 1
     tests: tuple[str, ...]
     tree: Tree
 
@@ -82,9 +85,9 @@ class Outcome:
     seconds: float
 
 
-def load(folder: Path) -> list[Mutant]:
-    """Every mutant of the folder's files; ids are unique."""
-    mutants = [mutant for path in sorted(folder.glob("*.toml")) for mutant in load_file(tomllib.loads(path.read_text()))]
+def load(folder: Path, stem: str = "*") -> list[Mutant]:
+    """The mutants of the folder's files of that name; ids are unique."""
+    mutants = [mutant for path in sorted(folder.glob(f"{stem}.toml")) for mutant in load_file(tomllib.loads(path.read_text()))]
     if len({mutant.id for mutant in mutants}) != len(mutants):
         raise SystemExit("mutant ids must be unique")
     return mutants
@@ -100,6 +103,7 @@ def load_file(document: dict[str, Any]) -> list[Mutant]:
             file=record["file"],
             old=record["old"],
             new=record["new"],
+            count=record.get("count", 1),
             tests=tuple(record["tests"]),
             tree=tree,
         )
@@ -129,8 +133,8 @@ def copy_tree(target: Path, tree: Tree) -> None:
     (target / "conftest.py").write_text(CONFTEST)
 
 
-def run_tests(target: Path, tests: list[str]) -> tuple[bool, str]:
-    """Whether the tests pass in the copy, and the first failure. A forked child runs them: torch is loaded already."""
+def run_tests(target: Path, tests: list[str]) -> tuple[int, str]:
+    """pytest's status of the tests in the copy, and the first failure. A forked child runs them: torch is loaded already."""
     report = target / "report.txt"
     child = os.fork()
     if child == 0:
@@ -143,12 +147,12 @@ def run_tests(target: Path, tests: list[str]) -> tuple[bool, str]:
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return False, "timed out"
+            return HUNG, "timed out"
         time.sleep(0.02)
     text = report.read_text()
     failures = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
     first = failures[0].split(" - ")[0].split("::")[-1].removeprefix("ERROR ") if failures else text[-300:]
-    return os.waitstatus_to_exitcode(status) == 0, first
+    return os.waitstatus_to_exitcode(status), first
 
 
 def _run_in_child(target: Path, report: Path, tests: list[str]) -> NoReturn:
@@ -177,12 +181,15 @@ def try_mutant(mutant: Mutant) -> Outcome:
         copy_tree(target, mutant.tree)
         path = target / mutant.tree.package / mutant.file
         text = path.read_text()
-        if mutant.old not in text:
-            return Outcome(mutant=mutant, killed=False, by="does not apply: the replaced text is gone", seconds=0.0)
+        places = text.count(mutant.old)
+        if places != mutant.count:
+            by = f"DOES NOT APPLY: the replaced text stands in {places} places, not {mutant.count}"
+            return Outcome(mutant=mutant, killed=False, by=by, seconds=0.0)
         path.write_text(text.replace(mutant.old, mutant.new))
-        passed, first = run_tests(target, [str(mutant.tree.tests / test) for test in mutant.tests])
-    by = "SURVIVED" if passed else first
-    return Outcome(mutant=mutant, killed=not passed, by=by, seconds=time.monotonic() - began)
+        status, first = run_tests(target, [str(mutant.tree.tests / test) for test in mutant.tests])
+    failed = status == pytest.ExitCode.TESTS_FAILED and first.startswith("test_") and not first.endswith(".py")
+    by = first if failed else "SURVIVED" if status == pytest.ExitCode.OK else f"BROKEN MUTANT: {first}"
+    return Outcome(mutant=mutant, killed=failed, by=by, seconds=time.monotonic() - began)
 
 
 def clean_copy_passes(mutants: list[Mutant]) -> bool:
@@ -198,17 +205,21 @@ def _clean_copy_passes(tree: Tree, mutants: list[Mutant]) -> bool:
         origin = "import rollbook as r\n\n\ndef test_origin():\n    assert r.__file__.startswith({0!r})\n"
         (target / "test_origin.py").write_text(origin.format(str(target)))
         tests = sorted({str(tree.tests / test) for mutant in mutants for test in mutant.tests})
-        passed, first = run_tests(target, ["test_origin.py", *tests])
-        if not passed:
+        status, first = run_tests(target, ["test_origin.py", *tests])
+        if status != pytest.ExitCode.OK:
             print(f"the untouched copy fails: {first}")
-        return passed
+        return status == pytest.ExitCode.OK
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="run the mutants whose id contains this text")
+    parser.add_argument("--file", default="*", help="run the mutants of tests/mutants/FILE.toml")
+    parser.add_argument("--part", default="1/1", help="run the K-th of N parts, to spread them over machines or calls")
     arguments = parser.parse_args()
-    mutants = [mutant for mutant in load(ROOT / "tests/mutants") if arguments.only in mutant.id]
+    part, parts = map(int, arguments.part.split("/"))
+    chosen = [mutant for mutant in load(ROOT / "tests/mutants", arguments.file) if arguments.only in mutant.id]
+    mutants = chosen[part - 1 :: parts]
     if not mutants or not clean_copy_passes(mutants):
         return 1
     outcomes = []

@@ -19,6 +19,7 @@ from rollbook.objectives.group_policies import (
     Magistral,
     R1Printed,
     ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
     Rloo,
 )
 from rollbook.objectives.kimi import KimiK2, KimiK15, KimiK25
@@ -55,6 +56,7 @@ __all__ = [
     "PpoPtx",
     "R1Printed",
     "ReinforcePlusPlus",
+    "ReinforcePlusPlusBaseline",
     "Rloo",
     "Sao",
     "Sapo",

@@ -5,16 +5,16 @@ Suffixes: S all sequences of the optimizer step (every micro-batch, every rank),
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from rollbook.objectives.checks import check_choice, check_flags, check_ids, check_index, check_reaches, check_tensor
+from rollbook.objectives.core import Aggregate as Aggregate
 from rollbook.objectives.core import Unstated, number_ids
 from rollbook.objectives.errors import ObjectiveError
 
-Aggregate = Literal["token_mean", "sequence_mean", "group_token_mean", "sequence_sum", "fixed_length"]
 UNSTATED_AGGREGATE = Unstated(what="aggregate")
 
 
@@ -63,7 +63,7 @@ def token_weight(weight_S: Tensor, seq_T: Tensor) -> Tensor:
 
 def check_aggregate(who: str, name: str, value: object) -> None:
     """Refuse a setting that names no denominator; `Unstated` is one that must still be named."""
-    if not isinstance(value, Unstated):
+    if not (isinstance(value, Unstated) and value.what.endswith("aggregate")):
         check_choice(who, name, value, get_args(Aggregate))
 
 
@@ -120,7 +120,7 @@ def _check(how: object, length_S: Tensor, group_S: Tensor | None, max_length: in
             why="it divides by the tokens of each prompt's group",
             fix="pass group_S for the whole step",
         )
-    if how == "fixed_length" and (not isinstance(max_length, int) or isinstance(max_length, bool) or max_length <= 0):
+    if how == "fixed_length" and (type(max_length) is not int or not 0 < max_length < 2**53):
         raise ObjectiveError(
             "fixed_length needs a whole max_length > 0",
             got=repr(max_length),

@@ -14,6 +14,7 @@ from rollbook.objectives.group_policies import (
     Magistral,
     R1Printed,
     ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
     Rloo,
 )
 from rollbook.objectives.kimi import KimiK2, KimiK15, KimiK25
@@ -33,6 +34,7 @@ OBJECTIVES: Final[dict[str, type[Objective]]] = {
     "Cispo": Cispo,
     "Rloo": Rloo,
     "ReinforcePlusPlus": ReinforcePlusPlus,
+    "ReinforcePlusPlusBaseline": ReinforcePlusPlusBaseline,
     "Magistral": Magistral,
     "KimiK15": KimiK15,
     "KimiK2": KimiK2,

@@ -12,11 +12,10 @@ from rollbook.objectives.errors import ObjectiveError
 
 
 def check_number(who: str, name: str, value: object) -> None:
-    """Refuse what is no number: text, a flag, nothing."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ObjectiveError(
-            f"{who}.{name} must be a number", got=repr(value), why="it is computed with", fix=f"pass {name} as a number"
-        )
+    """Refuse what is no number: text, a flag, nothing, a whole number beyond every float."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(value, int) and value.bit_length() > 1000):
+        got = "a whole number of more than 300 digits" if type(value) is int else repr(value)
+        raise ObjectiveError(f"{who}.{name} must be a number", got=got, why="it is computed with", fix=f"pass {name} as a float")
 
 
 def check_bounds(who: str, **bounds: float) -> None:
@@ -258,6 +257,32 @@ def check_scored(who: str, name: str, value: Tensor, keep: Tensor | None = None)
             got=f"{value[bad].tolist()[0]} at position {', '.join(map(str, place))}",
             why="one NaN reaches every advantage of its group or batch; an absent score is not a number",
             fix="leave out what was not scored, or drop it with keep_S",
+        )
+
+
+def check_squares(who: str, name: str, value: Tensor, keep: Tensor | None = None) -> None:
+    """Refuse kept numbers whose squared deviations do not fit their precision: the std would be infinite, the advantage 0."""
+    held = value if keep is None else value[keep]
+    most = float(held.detach().abs().max()) if held.numel() else 0.0
+    limit = (torch.finfo(value.dtype).max / 4 / max(held.numel(), 1)) ** 0.5
+    if most > limit:
+        raise ObjectiveError(
+            f"{who}: {name} must be small enough to be squared in {str(value.dtype).removeprefix('torch.')}",
+            got=f"{most:g} where at most {limit:g} fits",
+            why="its squared deviations overflow: the std would be infinite and every advantage 0",
+            fix="scale the rewards, or pass a wider float",
+        )
+
+
+def check_record(who: str, name: str, value: object, kind: type | tuple[type, ...]) -> None:
+    """Refuse what is no such record."""
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        raise ObjectiveError(
+            f"{who}: {name} must be {' or '.join(one.__name__ for one in kinds)}",
+            got=repr(value) if isinstance(value, type) else type(value).__name__,
+            why="its fields are read",
+            fix=f"build one and pass it as {name}",
         )
 
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_coefficient, check_no_infinity, check_tensor
+from rollbook.objectives.checks import check_choice, check_coefficient, check_no_infinity, check_record, check_tensor
 from rollbook.objectives.errors import ObjectiveError
 
 if TYPE_CHECKING:
-    from rollbook.objectives.aggregate import Aggregate
     from rollbook.objectives.credit.rules import Credit
 
 Scope = Literal["token", "sequence"]
+Aggregate = Literal["token_mean", "sequence_mean", "group_token_mean", "sequence_sum", "fixed_length"]
 Population = Literal["actions", "correct", "pretraining"]
 
 _PER_TOKEN = ("advantage_T", "anchor_T", "behavior_T", "reference_T", "teacher_T")
@@ -133,8 +133,13 @@ class Term:
     population: str
 
     def __post_init__(self) -> None:
-        check_coefficient("Term", self.coefficient)
+        if not isinstance(self.name, str) or not self.name:
+            got = repr(self.name)
+            raise ObjectiveError("Term.name must be a name", got=got, why="losses are reported by name", fix="name the term")
         check_tensor("Term", "loss_T", self.loss_T)
+        check_coefficient("Term", self.coefficient)
+        check_choice("Term", "aggregate", self.aggregate, get_args(Aggregate))
+        check_choice("Term", "population", self.population, get_args(Population))
 
     def reduce(self, weight_T: Tensor) -> Tensor:
         """This micro-batch's share of the step's loss. A token of weight 0 adds exactly 0, and `loss_T` gets gradient 0 there.
@@ -161,7 +166,7 @@ class Unstated:
 
     what: str
     known: str | None = None
-    printed: tuple[tuple[str, float], ...] = ()
+    printed: tuple[tuple[str, float | str | None], ...] = ()
     missing: tuple[str, ...] = ()
 
     def refuse(self, who: str) -> ObjectiveError:
@@ -225,11 +230,16 @@ class ExtraTerm:
 
 def all_reads(objective: Objective) -> frozenset[str]:
     """Every field that the objective or one of its extra terms reads: what the learner has to score."""
+    check_record("all_reads", "objective", objective, Objective)
     return objective.reads.union(*(term.reads for term in objective.extra_terms))
 
 
 def total_loss(terms: Sequence[Term], weight_T: Sequence[Tensor]) -> Tensor:
     """sum_k coefficient_k * sum_T(weight_kT * loss_kT) of this micro-batch; the step's loss is the sum over micro-batches."""
+    for name, value in {"terms": terms, "weight_T": weight_T}.items():
+        check_record("total_loss", name, value, (list, tuple))
+    for term in terms:
+        check_record("total_loss", "each of terms", term, Term)
     if not terms or len(terms) != len(weight_T):
         raise ObjectiveError(
             "total_loss needs at least one term, and one weight_T for each",

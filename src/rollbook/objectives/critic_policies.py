@@ -31,6 +31,8 @@ from rollbook.objectives.ratios import (
 )
 from rollbook.objectives.terms import PositiveNll, Ptx
 
+_PTX_AGGREGATE = Unstated(what="ptx_aggregate")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ppo(Objective):
@@ -69,7 +71,7 @@ class PpoPtx(Ppo):
     """
 
     ptx_coefficient: float = 27.8
-    ptx_aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
+    ptx_aggregate: Aggregate | Unstated = _PTX_AGGREGATE
 
     def __post_init__(self) -> None:
         Ppo.__post_init__(self)

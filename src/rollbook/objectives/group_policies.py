@@ -16,7 +16,15 @@ from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate, check_a
 from rollbook.objectives.checks import check_bounds, check_choice, check_limit, check_not_negative
 from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, Scope, TokenLoss, Unstated, advantage_S, sum_S
 from rollbook.objectives.correction import sequence_mask
-from rollbook.objectives.credit.rules import CENTERED, NORMALIZED, ONE_OUT, REINFORCE_PLUS_PLUS, STANDARDIZED, Credit
+from rollbook.objectives.credit.rules import (
+    CENTERED,
+    NORMALIZED,
+    ONE_OUT,
+    REINFORCE_PLUS_PLUS,
+    REINFORCE_PLUS_PLUS_BASELINE,
+    STANDARDIZED,
+    Credit,
+)
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.kinds import check_kinds
 from rollbook.objectives.ratios import clipped_surrogate, exp_guarded, ratio, weighted, weighted_logp
@@ -144,7 +152,7 @@ class Dapo(Objective):
     def __post_init__(self) -> None:
         check_kinds(self)
         check_bounds("Dapo", low=self.low, high=self.high)
-        if not isinstance(self.overlong_filter, bool | Unstated):
+        if not isinstance(self.overlong_filter, bool) and self.overlong_filter != _OVERLONG:
             got = repr(self.overlong_filter)
             raise ObjectiveError("Dapo.overlong_filter must be True or False", got=got, why="any text is true", fix="say which")
 
@@ -242,8 +250,7 @@ class Rloo(Objective):
 class ReinforcePlusPlus(Objective):
     """REINFORCE++ (2501.03262): PPO's clip without a critic; advantages normalised over the global batch.
 
-    Gradient as `Grpo`. The KL is in the token reward (k1; beta 0.01 and 0.001 are both printed); the baseline variant has a
-    separate k2 term instead (`KlTerm(estimator="k2")`, coefficient unstated).
+    Gradient as `Grpo`. The KL is in the token reward (k1; beta 0.01 and 0.001 are both printed).
     """
 
     reads: ClassVar[frozenset[str]] = ANCHORED
@@ -259,3 +266,31 @@ class ReinforcePlusPlus(Objective):
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
         return clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReinforcePlusPlusBaseline(Objective):
+    """REINFORCE++'s baseline variant (2501.03262): rewards centred per group first, then normalised over the global batch.
+
+    Gradient as `Grpo`. The KL is a k2 term of its own, gradient beta d, and not in the reward; `beta` is not printed.
+    """
+
+    reads: ClassVar[frozenset[str]] = ANCHORED
+    low: float = 0.2
+    high: float = 0.2
+    beta: float
+    credit: Credit | Unstated = REINFORCE_PLUS_PLUS_BASELINE
+    aggregate: Aggregate | Unstated = UNSTATED_AGGREGATE
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+        check_bounds("ReinforcePlusPlusBaseline", low=self.low, high=self.high)
+        check_not_negative("ReinforcePlusPlusBaseline", beta=self.beta)
+
+    def __call__(self, tokens: ActionTokens) -> TokenLoss:
+        advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
+        return clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
+
+    @property
+    def extra_terms(self) -> tuple[ExtraTerm, ...]:
+        return kl_terms("k2", self.beta, self.aggregate)

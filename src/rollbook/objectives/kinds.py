@@ -12,7 +12,8 @@ def check_kinds(objective: Objective) -> None:
     """Refuse a `credit` that is no credit rule and an `aggregate` that names no denominator."""
     who = type(objective).__name__
     check_aggregate(who, "aggregate", objective.aggregate)
-    if not isinstance(objective.credit, (Unstated, *RULES.values())):
+    unstated = isinstance(objective.credit, Unstated) and objective.credit.what == "credit"
+    if not unstated and not isinstance(objective.credit, tuple(RULES.values())):
         raise ObjectiveError(
             f"{who}.credit must be a credit rule",
             got=repr(objective.credit),

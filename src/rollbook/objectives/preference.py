@@ -23,6 +23,7 @@ from rollbook.objectives.checks import (
     check_packed,
     check_positive,
     check_reaches,
+    check_record,
     check_same_floats,
     check_same_shape,
     check_scored,
@@ -72,11 +73,12 @@ class Responses:
                 why="it says which pair a token belongs to",
                 fix="number the pairs from 0, and pass how many there are",
             )
-        count_B = torch.bincount(self.pair_T, minlength=self.pairs)
-        if bool((count_B == 0).any()):
+        present = torch.unique(self.pair_T)  # in order: the first gap is where position and id part
+        if present.numel() != self.pairs:
+            gap = (present != torch.arange(present.numel(), device=present.device)).nonzero().flatten().tolist()
             raise ObjectiveError(
                 "Responses needs a token in every pair",
-                got=f"none in pair {(count_B == 0).nonzero().flatten().tolist()[0]}",
+                got=f"none in pair {gap[0] if gap else present.numel()}",
                 why="an absent response would count as one of probability 1",
                 fix="leave the pair out on both sides, and renumber",
             )
@@ -96,6 +98,7 @@ class Dpo:
         check_positive("Dpo", beta=self.beta)
 
     def __call__(self, chosen: Responses, rejected: Responses) -> Tensor:
+        _check_sides("Dpo", chosen, rejected)
         return dpo(
             chosen.total_B(chosen.logp_T),
             rejected.total_B(rejected.logp_T),
@@ -147,6 +150,8 @@ def dpo(
 
 def llama3_dpo(chosen: Responses, rejected: Responses, settings: Llama3Dpo) -> Tensor:
     """DPO over unmasked tokens of both sides, plus nll_coefficient * NLL(chosen)."""
+    _check_sides("llama3_dpo", chosen, rejected)
+    check_record("llama3_dpo", "settings", settings, Llama3Dpo)
     kept_T, other_T = ~chosen.format_T, ~rejected.format_T
     preference_B = dpo(
         chosen.total_B(torch.where(kept_T, chosen.logp_T, 0.0)),
@@ -160,6 +165,19 @@ def llama3_dpo(chosen: Responses, rejected: Responses, settings: Llama3Dpo) -> T
     if settings.nll_reduction == "mean":
         nll_B = nll_B / chosen.total_B(scored_T.to(nll_B.dtype)).clamp(min=1)
     return preference_B + settings.nll_coefficient * nll_B
+
+
+def _check_sides(who: str, chosen: Responses, rejected: Responses) -> None:
+    """Refuse what is not the two sides of the same pairs."""
+    for name, value in {"chosen": chosen, "rejected": rejected}.items():
+        check_record(who, name, value, Responses)
+    if chosen.pairs != rejected.pairs:
+        raise ObjectiveError(
+            f"{who} needs both sides of the same pairs",
+            got=f"{chosen.pairs} chosen and {rejected.pairs} rejected responses",
+            why="each chosen response is compared with the rejected one of its own pair",
+            fix="build both sides from the same pairs",
+        )
 
 
 def pairwise(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
@@ -260,7 +278,7 @@ def soft_label(first_B: Tensor, second_B: Tensor, label_B: Tensor) -> Tensor:
 
 def _check_labels(who: str, label_B: Tensor) -> None:
     check_tensor(who, "label_B", label_B)
-    if label_B.dtype == torch.bool or not bool(((label_B >= 0) & (label_B <= 1)).all()):
+    if label_B.dtype == torch.bool or label_B.is_complex() or not bool(((label_B >= 0) & (label_B <= 1)).all()):
         raise ObjectiveError(
             f"{who} needs labels in 0 .. 1",
             got=f"{label_B.dtype}, {label_B.tolist()}",

@@ -71,8 +71,8 @@ def dual_clipped_surrogate(ratio_T: Tensor, advantage_T: Tensor, *, low: float, 
 
     `dual` > 1 bounds the loss of a token that became much likelier although it was bad (artifacts use 3).
     """
-    check_dual(dual, high)
     plain = clipped_surrogate(ratio_T, advantage_T, low=low, high=high)
+    check_dual(dual, high)
     over_T = (advantage_T < 0) & (ratio_T > dual)
     return TokenLoss(torch.where(over_T, -dual * advantage_T, plain.loss_T), plain.clipped_T | over_T)
 

@@ -12,7 +12,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_choice, check_flags, check_float, check_ids, check_same_shape, check_tensor
+from rollbook.objectives.checks import (
+    check_choice,
+    check_flags,
+    check_float,
+    check_ids,
+    check_record,
+    check_same_shape,
+    check_tensor,
+)
 from rollbook.objectives.core import number_ids
 from rollbook.objectives.errors import ObjectiveError
 
@@ -71,6 +79,7 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
 def best_of(reward_S: Tensor, group_S: Tensor) -> Tensor:
     """Index of the best rollout of each group (rejection sampling), in order of group id; ties go to the lowest index."""
     check_same_shape("best_of", reward_S=reward_S, group_S=group_S)
+    check_float("best_of", reward_S=reward_S)
     check_ids("best_of", group_S=group_S)
     if bool(reward_S.isnan().any()):
         raise ObjectiveError("best_of needs rewards", got="NaN", why="NaN has no order", fix="leave out what was not scored")
@@ -111,6 +120,7 @@ def trace_penalty(rollouts: Rollouts) -> Tensor:
 
     p_err = 0.5 without tool calls, else errors / calls; p_fmt = 1 without an answer tag, else min(1, (tags - 1) / turns).
     """
+    check_record("trace_penalty", "rollouts", rollouts, Rollouts)
     calls_S = rollouts.calls_S.to(torch.float64)
     error_S = torch.where(calls_S > 0, rollouts.errors_S.to(torch.float64) / calls_S.clamp(min=1), 0.5)
     extra_S = ((rollouts.tags_S - 1).to(torch.float64) / rollouts.turns_S.clamp(min=1)).clamp(max=1)
@@ -118,19 +128,27 @@ def trace_penalty(rollouts: Rollouts) -> Tensor:
 
 
 def resample_on_correct(
-    rollouts: Rollouts, *, zero_penalty: Literal["first", "uniform"], generator: torch.Generator
+    rollouts: Rollouts,
+    *,
+    zero_penalty: Literal["first", "uniform"],
+    odd: Literal["positive", "negative"],
+    least: int,
+    generator: torch.Generator,
 ) -> Tensor:
     """rStar2's resample-on-correct: indices of the kept half. Negatives uniformly, positives with probability ~ 1/penalty.
 
-    Positives and negatives are halved separately (an odd remainder goes to the negatives). The paper does not say what weight a
-    penalty of 0 gets: "first" keeps such positives before all others, "uniform" treats all positives alike if any has penalty 0.
-    Rewards are normalised after this, never before.
+    Positives and negatives are halved separately. The paper does not say what weight a penalty of 0 gets: "first" keeps such
+    positives before all others, "uniform" treats all positives alike if any has penalty 0. Nor how it rounds: `odd` names the
+    kind that gets the larger half of odd counts. `least` of each kind are kept where there are that many (paper: no such rule, 0;
+    released code: 2). Rewards are normalised after this, never before.
     """
+    check_record("resample_on_correct", "rollouts", rollouts, Rollouts)
+    check_record("resample_on_correct", "generator", generator, torch.Generator)
     check_choice("resample_on_correct", "zero_penalty", zero_penalty, ("first", "uniform"))
+    check_choice("resample_on_correct", "odd", odd, ("positive", "negative"))
     positive = rollouts.correct_S.nonzero().flatten()
     negative = (~rollouts.correct_S).nonzero().flatten()
-    keep_positive = positive.numel() // 2
-    keep_negative = (positive.numel() + negative.numel()) // 2 - keep_positive
+    keep_positive, keep_negative = _halves(positive.numel(), negative.numel(), odd=odd, least=least)
     penalty = trace_penalty(rollouts)[positive]
     if zero_penalty == "uniform" and bool((penalty == 0).any()):
         penalty = torch.ones_like(penalty)
@@ -139,6 +157,22 @@ def resample_on_correct(
     kept_dirty = _draw(dirty, 1 / penalty[penalty > 0], keep_positive - kept_clean.numel(), generator)
     kept_negative = _draw(negative, torch.ones(negative.numel(), dtype=torch.float64), keep_negative, generator)
     return torch.cat([kept_clean, kept_dirty, kept_negative]).sort().values
+
+
+def _halves(positives: int, negatives: int, *, odd: str, least: int) -> tuple[int, int]:
+    """How many of each kind make up the kept half of 2G rollouts."""
+    kept = (positives + negatives) // 2
+    if type(least) is not int or not 0 <= 2 * least <= kept or (positives + negatives) % 2:
+        raise ObjectiveError(
+            "resample_on_correct needs an even number of rollouts, at least 4 for each of `least`",
+            got=f"{positives + negatives} rollouts, least = {least!r}",
+            why="half of them are kept, and `least` of each kind are part of that half",
+            fix="oversample twice what is kept; least = 0 keeps the plain halves",
+        )
+    half = (positives + (odd == "positive")) // 2
+    keep_positive = max(half, min(least, positives))
+    keep_negative = max(kept - keep_positive, min(least, negatives))
+    return kept - keep_negative, keep_negative
 
 
 def _rate(success_G: Tensor) -> Tensor:

@@ -145,10 +145,10 @@ class AdaptiveEntropy:
 def _check_measured(alpha: float, entropy: float) -> None:
     check_not_negative("AdaptiveEntropy", alpha=alpha)
     check_number("AdaptiveEntropy", "entropy", entropy)
-    if not isfinite(entropy):
+    if not isfinite(entropy) or entropy < 0:
         raise ObjectiveError(
-            "AdaptiveEntropy needs a measured entropy",
+            "AdaptiveEntropy needs a measured entropy >= 0",
             got=repr(entropy),
-            why="it is neither above nor below the target, and alpha would move one way for good",
+            why="it is the entropy of no distribution, and alpha would move one way for good",
             fix="stop the run: the policy's distribution is broken",
         )

@@ -61,6 +61,7 @@ RANDOM: dict[str, Callable[[random.Random], Objective]] = {
     "Cispo": lambda r: ro.Cispo(**bounds(r)),
     "Rloo": lambda r: ro.Rloo(),
     "ReinforcePlusPlus": lambda r: ro.ReinforcePlusPlus(**bounds(r)),
+    "ReinforcePlusPlusBaseline": lambda r: ro.ReinforcePlusPlusBaseline(**bounds(r), beta=r.choice([0.0, 0.01])),
     "Magistral": lambda r: ro.Magistral(**bounds(r), ratio_to=r.choice(["anchor", "behavior"])),
     "KimiK15": lambda r: ro.KimiK15(**kimi(r)),
     "KimiK2": lambda r: ro.KimiK2(**kimi(r)),

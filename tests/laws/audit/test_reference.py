@@ -21,8 +21,9 @@ from rollbook.objectives.corrected import uncorrectable
 from rollbook.objectives.terms import KlTerm, PositiveNll
 from rollbook.records import RollbookError
 
-PER_TOKEN = ("Ppo", "PpoPtx", "Grpo", "DrGrpo", "Dapo", "GspoToken", "Sapo", "Cispo", "Rloo", "ReinforcePlusPlus", "Magistral",
-             "KimiK25", "Sao", "Glm5Reasoning", "Glm5Agentic", "DecoupledPpo", "Vapo", "MimoMopd")  # take one advantage per token
+PER_TOKEN = ("Ppo", "PpoPtx", "Grpo", "DrGrpo", "Dapo", "GspoToken", "Sapo", "Cispo", "Rloo", "ReinforcePlusPlus",
+             "ReinforcePlusPlusBaseline", "Magistral", "KimiK25", "Sao", "Glm5Reasoning", "Glm5Agentic", "DecoupledPpo",
+             "Vapo", "MimoMopd")  # take one advantage per token
 SEEDS = range(24)
 
 

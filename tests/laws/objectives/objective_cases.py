@@ -30,6 +30,7 @@ INSTANCES: dict[str, Objective] = {
     "Cispo": ro.Cispo(low=0.4, high=0.3),
     "Rloo": ro.Rloo(),
     "ReinforcePlusPlus": ro.ReinforcePlusPlus(),
+    "ReinforcePlusPlusBaseline": ro.ReinforcePlusPlusBaseline(beta=0.01),
     "Magistral": ro.Magistral(low=0.2, high=0.28, ratio_to="anchor"),
     "MagistralBehavior": ro.Magistral(low=0.2, high=0.28, ratio_to="behavior"),
     "KimiK15Squared": ro.KimiK15(tau=0.3, scale="squared"),
@@ -79,7 +80,7 @@ def cases(draw: st.DrawFn, drift: float = 0.4, sequences: int = 5, per_token: bo
 
 
 def build(lengths: list[int], groups: list[int], generator: torch.Generator, *, drift: float, per_token: bool = False) -> Case:
-    length_S = torch.tensor(lengths)
+    length_S = torch.tensor(lengths, dtype=torch.int64)
     seq_T = torch.repeat_interleave(torch.arange(len(lengths)), length_S)
     size = seq_T.numel()
 
@@ -98,7 +99,7 @@ def build(lengths: list[int], groups: list[int], generator: torch.Generator, *, 
         seq_T=seq_T,
         length_S=length_S,
     )
-    return Case(tokens, torch.tensor(groups))
+    return Case(tokens, torch.tensor(groups, dtype=torch.int64))
 
 
 def on_policy(case: Case) -> Case:

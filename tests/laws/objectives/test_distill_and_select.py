@@ -205,25 +205,44 @@ def test_the_trace_penalty_is_the_printed_one() -> None:
     assert trace_penalty(batch).tolist() == [0.5, 1.25, 1.5, 1.0]
 
 
-@given(correct=st.lists(st.booleans(), min_size=2, max_size=12), seed=st.integers(0, 99))
+PLAIN = {"odd": "negative", "least": 0}
+
+
+@given(half=st.lists(st.booleans(), min_size=1, max_size=6), other=st.lists(st.booleans(), min_size=6), seed=st.integers(0, 99))
 @FEW
-def test_resampling_halves_positives_and_negatives_separately_and_is_seeded(correct: list[bool], seed: int) -> None:
+def test_resampling_halves_positives_and_negatives_separately_and_is_seeded(half: list, other: list, seed: int) -> None:
+    correct = half + other[: len(half)]
     batch = rollouts(correct, [i % 5 for i in range(len(correct))])
-    kept, again = (
-        resample_on_correct(batch, zero_penalty="first", generator=torch.Generator().manual_seed(seed)) for _ in range(2)
-    )
-    assert torch.equal(kept, again) and kept.unique().numel() == kept.numel() == len(correct) // 2
-    assert sum(correct[i] for i in kept.tolist()) == sum(correct) // 2
+    for odd in ("negative", "positive"):
+        kept, again = (
+            resample_on_correct(batch, zero_penalty="first", odd=odd, least=0, generator=torch.Generator().manual_seed(seed))
+            for _ in range(2)
+        )
+        assert torch.equal(kept, again) and kept.unique().numel() == kept.numel() == len(half)
+        assert sum(correct[i] for i in kept.tolist()) == (sum(correct) + (odd == "positive")) // 2
+
+
+@given(positives=st.integers(0, 12), seed=st.integers(0, 99))
+@FEW
+def test_at_least_as_many_of_each_kind_are_kept_as_the_code_keeps(positives: int, seed: int) -> None:
+    correct = [True] * positives + [False] * (12 - positives)
+    batch = rollouts(correct, [1] * 12)
+    generator = torch.Generator().manual_seed(seed)
+    kept = resample_on_correct(batch, zero_penalty="first", odd="negative", least=2, generator=generator)
+    right = sum(correct[i] for i in kept.tolist())
+    assert right >= min(2, positives) and 6 - right >= min(2, 12 - positives)
+    if 4 <= positives <= 8:
+        assert right == positives // 2
 
 
 def test_clean_positives_are_kept_before_all_others() -> None:
     batch = rollouts([True] * 4 + [False] * 4, [4, 0, 4, 0, 0, 0, 0, 0])
     for seed in range(20):
-        kept = resample_on_correct(batch, zero_penalty="first", generator=torch.Generator().manual_seed(seed))
+        kept = resample_on_correct(batch, zero_penalty="first", **PLAIN, generator=torch.Generator().manual_seed(seed))
         assert {1, 3} <= set(kept.tolist())
     seen = set()
     for seed in range(40):
-        kept = resample_on_correct(batch, zero_penalty="uniform", generator=torch.Generator().manual_seed(seed))
+        kept = resample_on_correct(batch, zero_penalty="uniform", **PLAIN, generator=torch.Generator().manual_seed(seed))
         seen |= set(kept.tolist())
     assert {0, 2} <= seen
 
@@ -231,7 +250,7 @@ def test_clean_positives_are_kept_before_all_others() -> None:
 def test_a_higher_penalty_is_kept_less_often() -> None:
     batch = rollouts([True, True], [4, 1])
     first = [
-        int(resample_on_correct(batch, zero_penalty="first", generator=torch.Generator().manual_seed(seed))[0])
+        int(resample_on_correct(batch, zero_penalty="first", **PLAIN, generator=torch.Generator().manual_seed(seed))[0])
         for seed in range(300)
     ]
     assert 0.7 < sum(first) / 300 < 0.9
@@ -244,7 +263,16 @@ def test_a_higher_penalty_is_kept_less_often() -> None:
         lambda: generalized_jsd(torch.zeros(1, 3), torch.zeros(1, 3), beta=0.0),
         lambda: pass_at_k(3, 2, 1),
         lambda: pass_at_k(1, 2, 3),
-        lambda: resample_on_correct(rollouts([True, True], [0, 0]), zero_penalty="skip", generator=torch.Generator()),
+        lambda: resample_on_correct(rollouts([True, True], [0, 0]), zero_penalty="skip", **PLAIN, generator=torch.Generator()),
+        lambda: resample_on_correct(
+            rollouts([True] * 3, [0] * 3), zero_penalty="first", **PLAIN, generator=torch.Generator()
+        ),
+        lambda: resample_on_correct(
+            rollouts([True] * 4, [0] * 4), zero_penalty="first", odd="negative", least=2, generator=torch.Generator()
+        ),
+        lambda: resample_on_correct(
+            rollouts([True] * 4, [0] * 4), zero_penalty="first", odd="both", least=0, generator=torch.Generator()
+        ),
     ],
 )
 def test_selection_and_distillation_without_a_meaning_are_refused(call) -> None:

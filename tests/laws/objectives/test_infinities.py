@@ -191,10 +191,10 @@ def test_leaving_the_tokens_of_weight_zero_out_before_the_loss_changes_nothing_e
     kept_T = weight_T != 0
     columns = ("logp_T", "seq_T", "advantage_T", "anchor_T", "behavior_T", "reference_T", "teacher_T")
     whole_T = tokens.logp_T.clone().requires_grad_()
-    share = Term("policy", objective(replace(tokens, logp_T=whole_T)).loss_T, 1.0, "x", "y").reduce(weight_T)
+    share = Term("policy", objective(replace(tokens, logp_T=whole_T)).loss_T, 1.0, "token_mean", "actions").reduce(weight_T)
     part = replace(tokens, **{column: getattr(tokens, column)[kept_T] for column in columns})
     part_T = part.logp_T.clone().requires_grad_()
-    alone = Term("policy", objective(replace(part, logp_T=part_T)).loss_T, 1.0, "x", "y").reduce(weight_T[kept_T])
+    alone = Term("policy", objective(replace(part, logp_T=part_T)).loss_T, 1.0, "token_mean", "actions").reduce(weight_T[kept_T])
     torch.testing.assert_close(alone, share, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradient(alone, part_T), gradient(share, whole_T)[kept_T], rtol=1e-12, atol=1e-12)
 

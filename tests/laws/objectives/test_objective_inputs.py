@@ -136,6 +136,7 @@ def test_a_dual_clip_at_or_below_the_clip_is_refused() -> None:
         (ro.DecoupledPpo, {"weight_rule"}),
         (ro.DeepSeekV32, {"low", "high", "delta", "beta"}),
         (ro.MimoMopd, {"low", "high", "alpha"}),
+        (ro.ReinforcePlusPlusBaseline, {"beta"}),
         (ro.Dapo, set()),
         (ro.Gspo, set()),
         (ro.Sapo, set()),

@@ -63,7 +63,7 @@ def check_unstated(default: Unstated, printed: str) -> None:
     if default.known is not None:
         assert f"{default.known}(" in printed
     for name, value in default.printed:
-        assert f"{name} = {value:g} [D]" in printed
+        assert f"{name} = {value:g} [D]" in printed if isinstance(value, float) else f"{name} = {value} [D]" in printed
     for name in default.missing:
         assert f"{name} open [U]" in printed
 

@@ -41,6 +41,7 @@ KINDS: Final[dict[str, Kind]] = {
     "Cispo": Kind(tokens.cispo, BOUNDS),
     "Rloo": Kind(tokens.rloo, ()),
     "ReinforcePlusPlus": Kind(tokens.clipped, BOUNDS),
+    "ReinforcePlusPlusBaseline": Kind(tokens.clipped, (*BOUNDS, "beta")),
     "Magistral": Kind(tokens.magistral, (*BOUNDS, "ratio_to")),
     "KimiK15": Kind(sequences.kimi_square, ("tau", "scale")),
     "KimiK2": Kind(sequences.kimi_square, ("tau", "scale")),
@@ -89,6 +90,8 @@ def extra_terms(settings: Settings) -> tuple[tuple[str, dict[str, object]], ...]
     match document.kind:
         case "Grpo":
             return _kl(document, "k3", "aggregate")
+        case "ReinforcePlusPlusBaseline":
+            return _kl(document, "k2", "aggregate")
         case "R1Printed":
             return _kl(document, document.choice("kl_estimator", "k2", "k3", "unbiased"), "kl_aggregate")
         case "DeepSeekV32":

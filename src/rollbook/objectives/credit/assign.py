@@ -16,6 +16,7 @@ from rollbook.objectives.checks import (
     check_ids,
     check_index,
     check_packed,
+    check_record,
     check_same_shape,
     check_scored,
     check_vector,
@@ -163,6 +164,8 @@ def assign_credit(rule: rules.Credit | Unstated, batch: Measured) -> Credited:
     Example: assign_credit(GroupCentered(), Measured(reward_S=tensor([1., 0.]), group_S=tensor([7, 7]), seq_T=tensor([0, 0, 1])))
         .advantage_T -> [0.5, 0.5, -0.5]
     """
+    check_record("assign_credit", "batch", batch, Measured)
+    check_record("assign_credit", "rule", rule, (Unstated, *rules.RULES.values()))
     if not isinstance(rule, rules.FromTeacher):  # which reads no reward
         batch = batch.scored()
     match rule:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_ddof, check_flags, check_float, check_same_shape, check_scored, check_std
+from rollbook.objectives.checks import (
+    check_ddof,
+    check_flags,
+    check_float,
+    check_record,
+    check_same_shape,
+    check_scored,
+    check_squares,
+    check_std,
+)
 from rollbook.objectives.credit.rounding import rounding
 
 
@@ -82,6 +91,8 @@ def minibatch_standardized(
     constant = stats.constant
     if noise_S is not None:
         check_same_shape("minibatch_standardized", noise_S=noise_S, advantage_S=advantage_S)
+        check_float("minibatch_standardized", noise_S=noise_S)
+        check_scored("minibatch_standardized", "noise_S", noise_S, keep_S)
         constant = constant | ~(stats.most - stats.least > noise_S[kept_S]).all()
     advantage_S = advantage_S.detach()
     scaled_S = advantage_S / (stats.std(ddof=ddof) + eps)
@@ -98,6 +109,8 @@ def batch_normalized(
     check_std("batch_normalized", eps, ddof)
     _check("batch_normalized", advantage, keep)
     advantage = advantage.detach()
+    if population is not None:
+        check_record("batch_normalized", "population", population, Moments)
     stats = moments(advantage, keep) if population is None else population
     zero = torch.zeros_like(advantage)
     standardized = (advantage - stats.mean) / (stats.std(ddof=ddof) + eps)
@@ -110,3 +123,4 @@ def _check(who: str, advantage: Tensor, keep: Tensor | None) -> None:
     if keep is not None:
         check_flags(who, "keep", keep, advantage)
     check_scored(who, "advantage", advantage, keep)
+    check_squares(who, "advantage", advantage, keep)

@@ -57,6 +57,7 @@ def token_rewards(terminal_S: Tensor, kl_T: Tensor | None, seq_T: Tensor, *, bet
     terminal_S = terminal_S.detach()
     if kl_T is not None and beta is not None:
         check_same_shape("token_rewards", kl_T=kl_T, seq_T=seq_T)
+        check_float("token_rewards", kl_T=kl_T)
         check_scored("token_rewards", "kl_T", kl_T)
         check_not_negative("token_rewards", beta=beta)
     reward_T = torch.zeros_like(seq_T, dtype=terminal_S.dtype) if kl_T is None or beta is None else -beta * kl_T.detach()
@@ -87,6 +88,7 @@ def gae(
         _check_lambda(lam, size)
         if bootstrap_S is not None:
             check_reaches("gae", "bootstrap_S", bootstrap_S, size)
+            check_float("gae", bootstrap_S=bootstrap_S)
             check_scored("gae", "bootstrap_S", bootstrap_S[:size], length_S > 0)
         longest = int(length_S.max()) if length_S.numel() else 0
         value_SP = value_T.new_zeros(size, longest + 1)
@@ -102,6 +104,7 @@ def gae(
             delta_S = reward_SP[:, p] + gamma * value_SP[:, p + 1] - value_SP[:, p]
             advantage_SP[:, p] = torch.where(p < length_S, delta_S + decay_S * advantage_SP[:, p + 1], 0.0)
         advantage_T = advantage_SP[row_T, position_T]
+        _check_converged(advantage_T)
         return Advantages(advantage_T=advantage_T, return_T=advantage_T + value_T)
 
 
@@ -119,7 +122,7 @@ def length_adaptive_lambda(length_S: Tensor, *, alpha: float, floor: float | Non
     """
     check_positive("length_adaptive_lambda", alpha=alpha)
     check_tensor("length_adaptive_lambda", "length_S", length_S)
-    if length_S.dtype == torch.bool or not bool(((length_S >= 0) & length_S.isfinite()).all()):
+    if length_S.dtype == torch.bool or length_S.is_complex() or not bool(((length_S >= 0) & length_S.isfinite()).all()):
         raise ObjectiveError("length_S must be >= 0", got=str(length_S.tolist()), why="it counts tokens", fix="count them")
     if floor is not None:
         check_at_most("length_adaptive_lambda", 1, floor=floor)
@@ -142,6 +145,7 @@ def segment_discount(
     check_float("segment_discount", advantage_T=advantage_T)
     check_ids("segment_discount", length_S=length_S, trajectory_S=trajectory_S, order_S=order_S)
     check_share("segment_discount", gamma=gamma, lam=lam)
+    check_scored("segment_discount", "advantage_T", advantage_T)
     _check_segments(length_S, trajectory_S, order_S)
     advantage_T = advantage_T.detach()
     later_SS = (trajectory_S[:, None] == trajectory_S[None, :]) & (order_S[None, :] > order_S[:, None])
@@ -174,12 +178,24 @@ def _check_lambda(lam: float | Tensor, size: int) -> None:
     """Refuse a lambda whose sum diverges, or that is not measured."""
     if isinstance(lam, Tensor):
         check_reaches("gae", "lam", lam, size)
+        check_float("gae", lam=lam)
         check_scored("gae", "lam", lam[:size])
         check_at_most("gae", 1, lam=float(lam[:size].max()) if size else 0.0)
         return
     check_at_most("gae", 1, lam=lam)
     if lam == -float("inf"):
         raise ObjectiveError("gae.lam must be finite", got=repr(lam), why="infinity times 0 is NaN", fix="set a finite lam")
+
+
+def _check_converged(advantage_T: Tensor) -> None:
+    """Refuse a sum that left the range of its precision."""
+    if not bool(advantage_T.isfinite().all()):
+        raise ObjectiveError(
+            "gae: the advantages must stay finite",
+            got=f"one that is not, at position {(~advantage_T.isfinite()).nonzero().tolist()[0][0]}",
+            why="a lambda far below -1 grows with every token, and very large rewards overflow",
+            fix="set a floor for lambda, or scale the rewards",
+        )
 
 
 def _check_segments(length_S: Tensor, trajectory_S: Tensor, order_S: Tensor) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_flags, check_ids, check_scored, check_std, check_tensor
+from rollbook.objectives.checks import check_flags, check_ids, check_scored, check_squares, check_std, check_tensor
 from rollbook.objectives.core import number_ids
 from rollbook.objectives.credit.rounding import ULPS, rounding
 from rollbook.objectives.errors import ObjectiveError
@@ -114,3 +114,4 @@ def check_groups(reward_S: Tensor, group_S: Tensor, keep_S: Tensor | None) -> No
     if keep_S is not None:
         check_flags("credit", "keep_S", keep_S, reward_S)
     check_scored("credit", "reward_S", reward_S, keep_S)
+    check_squares("credit", "reward_S", reward_S, keep_S)

@@ -271,6 +271,12 @@ REINFORCE_PLUS_PLUS = Unstated(
     printed=(("gamma", 1.0),),
     missing=("kl_beta", "baseline", "weighting", "eps", "ddof"),
 )
+REINFORCE_PLUS_PLUS_BASELINE = Unstated(
+    what="credit",
+    known="BatchNormalized",
+    printed=(("gamma", 1.0), ("baseline", "group_mean"), ("kl_beta", None)),
+    missing=("weighting", "eps", "ddof"),
+)
 INSTRUCT_GPT = Unstated(
     what="credit", known="Gae", printed=(("gamma", 1.0), ("kl_beta", 0.02)), missing=("lam_policy", "lam_critic")
 )

@@ -19,8 +19,10 @@ from rollbook.objectives.checks import (
     check_packed,
     check_positive,
     check_reaches,
+    check_record,
     check_same_shape,
     check_scored,
+    check_squares,
 )
 from rollbook.objectives.core import number_ids
 from rollbook.objectives.credit.batch import batch_normalized
@@ -145,6 +147,7 @@ def implicit_process_code(
     the last token's process reward is left out; rewards are divided by the batch's largest |reverse cumulative sum|; the
     leave-one-out replaces the own mean by the own token; gamma is 1; the result is whitened over the batch's tokens (ddof 1).
     """
+    check_record("implicit_process_code", "rule", rule, ImplicitProcessCode)
     log_ratio_T = _checked("implicit_process_code", "log_ratio_T", log_ratio_T, seq_T, group_S, keep_S)
     last_T = torch.ones_like(seq_T, dtype=torch.bool)
     last_T[:-1] = seq_T[1:] != seq_T[:-1]
@@ -168,6 +171,7 @@ def _checked(who: str, name: str, value_T: Tensor, seq_T: Tensor, group_S: Tenso
         check_flags(who, "keep_S", keep_S, group_S)
     kept_T = _kept(group_S, keep_S)[seq_T]
     check_scored(who, name, value_T, kept_T)
+    check_squares(who, name, value_T, kept_T)
     return torch.where(kept_T, value_T, torch.zeros_like(value_T)).detach()
 
 
