@@ -67,7 +67,8 @@ class Ppo(Objective):
 class PpoPtx(Ppo):
     """PPO-ptx (2203.02155 section 3.5): PPO plus `ptx_coefficient` * pretraining NLL, a term over its own data.
 
-    27.8 is printed; the unit the two losses are averaged over is not, so the number does not carry over by itself.
+    Gradient as `Ppo`; the pretraining term's is -ptx_coefficient on each of its tokens. 27.8 is printed; the unit the two losses
+    are averaged over is not, so the number does not carry over by itself.
     """
 
     ptx_coefficient: float = 27.8

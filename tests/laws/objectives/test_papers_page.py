@@ -78,3 +78,12 @@ def test_a_rows_test_exists(row: list[str]) -> None:
 def test_a_rows_function_exists(row: list[str]) -> None:
     module, name = row[1].strip("`").rsplit(".", 1)
     assert callable(getattr(importlib.import_module(f"rollbook.objectives.{module}"), name))
+
+
+@pytest.mark.parametrize("cls", OBJECTIVES.values(), ids=lambda cls: cls.__name__)
+def test_each_docstring_states_source_and_gradient_and_its_module_shapes_and_units(cls: type) -> None:
+    assert re.search(r"\(.*(\d{4}\.\d{4,5}|Nature|Thinking Machines)", cls.__doc__ or ""), "source"
+    assert re.search(r"[Gg]radient", cls.__doc__ or "")
+    module = importlib.import_module(cls.__module__)
+    assert re.search(r"Suffix(es)?:? .*action tokens", module.__doc__ or "") and "nats" in (module.__doc__ or "")
+    assert "d loss / d logp" in (module.__doc__ or "") or "-J per token" in (module.__doc__ or "")
