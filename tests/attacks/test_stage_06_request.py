@@ -129,9 +129,9 @@ def test_another_policy_than_the_envelope_names_is_caught(warm, tmp_path, monkey
 
 @pytest.mark.fault(stage=6, injection="attempts that were cut are recorded as having ended by themselves")
 def test_a_stop_reason_that_hides_the_cut_is_caught(warm, tmp_path, monkeypatch):
-    real = Rollouts._trace
+    real = Rollouts.trace
     run = faulty(monkeypatch, warm, tmp_path / "run",
-                 (Rollouts, "_trace", lambda *given: dataclasses.replace(real(*given), stop_reason="end_of_turn")),
+                 (Rollouts, "trace", lambda *given: dataclasses.replace(real(*given), stop_reason="end_of_turn")),
                  overrides=TIGHT)
     assert_caught(run, 6, record="Trace", evidence="its last token ends none")
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rollbook.records import FAULT_NOTE, Experience, Outcome, RecordError, Scored, Task, TaskId, Trace, Unscored, Verdict
+from rollbook.records.experience import OutcomeCode
 
 SAME = 1e-9      # rewards closer than this are one reward: float noise is not a learning signal
 
@@ -72,6 +73,16 @@ def admit(groups: Sequence[Group], rule: AdmissionRule) -> Admission:
         pairs = zip(one.traces, one.verdicts, strict=True)
         outcomes += [_outcome(one, trace, verdict, (code, detail)) for trace, verdict in pairs]
     return Admission(groups=tuple(admitted), outcomes=tuple(outcomes))
+
+
+def set_aside(one: Group, code: OutcomeCode, detail: str) -> tuple[Outcome, ...]:
+    """The outcomes of a group that is not trained for a reason that its rewards do not show: it is late, or not needed.
+
+    What was cancelled of a group that is not late is called so.
+    """
+    def of(trace: Trace) -> OutcomeCode:
+        return "cancelled" if trace.stop_reason == "cancelled" and code != "stale" else code
+    return tuple(Outcome(attempt=trace.attempt, family=one.family, code=of(trace), detail=detail) for trace in one.traces)
 
 
 def _group_code(one: Group, rule: AdmissionRule) -> tuple[str, str]:

@@ -225,10 +225,12 @@ def _without_home(recipe: ResolvedRecipe) -> ResolvedRecipe:
 def _check_supported(settings: Settings) -> None:
     """Refuses what the recipe may say and this runtime does not do, instead of ignoring it."""
     for name, stage in settings.stages.items():
-        if isinstance(stage, PolicyGradient) and stage.max_policy_age != 0:
-            raise RecipeError(f"stages.{name}.max_policy_age must be 0 on the local runtime", got=str(stage.max_policy_age),
-                              why="sampling and training alternate here: no token is ever older than the policy it trains",
-                              fix=f"--set stages.{name}.max_policy_age=0")
+        if isinstance(stage, PolicyGradient) and (stage.max_policy_age != 0) != (stage.asynchrony is not None):
+            raise RecipeError(f"stages.{name}.asynchrony and a max_policy_age above 0 come together",
+                              got=f"max_policy_age {stage.max_policy_age}, asynchrony {stage.asynchrony}",
+                              why="where sampling and training alternate no token is older than the policy it trains; where they "
+                                  "do not, none can be of age 0",
+                              fix=f"--set stages.{name}.max_policy_age=0, or say how: stages.{name}.asynchrony")
         if isinstance(stage, PolicyGradient) and _restricted(stage.sampling):
             raise RecipeError(f"stages.{name}.sampling must draw from all ids to be trained on", got=str(stage.sampling),
                               why="the engine's log-probs would be over the kept ids, the trainer's over all: every ratio biased",

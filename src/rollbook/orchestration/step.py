@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 from rollbook.experience.admission import Admission, AdmissionRule, admit, group
 from rollbook.experience.batches import Packed, credited, minibatches, pack, with_scores
@@ -59,11 +61,33 @@ class Gathered:
     rollout_s: float
 
 
-def step(run: PolicyRun, source: Iterator[Task], policy: PolicyVersion, number: int) -> tuple[PolicyVersion, StepReport]:
+class Source(Protocol):
+    """Where a step's attempts come from: issued here in waves, or taken from what asynchronous generators have finished."""
+
+    def gather(self, run: PolicyRun, policy: PolicyVersion, scope: str) -> Gathered: ...
+
+    def still(self) -> AbstractContextManager[None]:
+        """Nothing is issued or ended while this is held, so that a state can be saved whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waves:
+    """Attempts issued and finished while the learner waits: no token is older than the policy it trains."""
+
+    tasks: Iterator[Task]
+
+    def gather(self, run: PolicyRun, policy: PolicyVersion, scope: str) -> Gathered:
+        return gather(run, self.tasks, policy, scope)
+
+    def still(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def step(run: PolicyRun, source: Source, policy: PolicyVersion, number: int) -> tuple[PolicyVersion, StepReport]:
     """One step: solve, judge, admit, credit, pack, score, update, publish, record."""
     began = time.monotonic()
     scope = f"{run.stage}/{number:06d}"
-    gathered = gather(run, source, policy, scope)                       # traces, verdicts, admission; refilled by waves
+    gathered = source.gather(run, policy, scope)                        # traces, verdicts, admission; refilled
     run.ledger.write_traces(scope, gathered.traces, gathered.verdicts, gathered.admission.outcomes)
     census = run.ledger.append(close_census(scope, families(gathered.issued, run.tasks), gathered.admission.outcomes))
     parts = minibatches(gathered.admission.groups, run.settings.minibatches)             # cut between groups

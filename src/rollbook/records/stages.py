@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rollbook.records.asynchrony import Asynchrony
+
 Plain = str | bool | int | float | None
 Nested = Plain | Mapping[str, Plain | Mapping[str, Plain]]      # an objective, its credit rule, a rule inside that
 
@@ -99,7 +101,8 @@ class PolicyGradient:
 
     Each step issues waves of `prompts` x `per_task` attempts until `groups` groups are informative or `max_waves` is reached.
     `probe` held-out problems are evaluated every `probe_every` steps (0: never) for the curve in the report. `reward` names one
-    of the recipe's `rewards`; without it the default one judges.
+    of the recipe's `rewards`; without it the default one judges. With `asynchrony` sampling goes on while the learner trains, and
+    no token older than `max_policy_age` versions is trained on; without it the age is 0.
     """
 
     policy: str
@@ -119,6 +122,7 @@ class PolicyGradient:
     probe_every: int
     checkpoint_every: int
     reward: str | None = None
+    asynchrony: Asynchrony | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

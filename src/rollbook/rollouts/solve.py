@@ -61,28 +61,30 @@ class Rollouts:
         asked = [(name, group_name(scope, place, name), self.tokenizer.prompt(task.prompt))
                  for place, (name, task) in enumerate((task.id, task) for task in tasks)]
         named = [(task, group, prompt, sample) for task, group, prompt in asked for sample in range(per_task)]
-        requests = [self._request(f"{group}/{sample}", prompt) for _, group, prompt, sample in named]
+        requests = [self.request(f"{group}/{sample}", prompt) for _, group, prompt, sample in named]
         completions = self.sampler.sample(requests)
         _check_answered(requests, completions)
         name = content_id(envelope)
-        return [self._trace(task, group, (request, completion), name)
+        return [self.trace(task, group, (request, completion), name)
                 for (task, group, _, _), request, completion in zip(named, requests, completions, strict=True)]
 
     def complete(self, prompts: Sequence[tuple[int, ...]], *, scope: str) -> list[Completion]:
         """One completion per prompt, in order; for text that is not an attempt, where one that fails has no census to go to."""
-        done = self.sampler.sample([self._request(f"{scope}/{index}", prompt) for index, prompt in enumerate(prompts)])
+        done = self.sampler.sample([self.request(f"{scope}/{index}", prompt) for index, prompt in enumerate(prompts)])
         for one in done:
             if one.fault is not None:
                 raise ModelError(f"{scope} could not be written", got=one.fault.detail,
                                  why="it needs an answer to every one of its prompts")
         return done
 
-    def _request(self, key: str, prompt: tuple[int, ...]) -> Request:
+    def request(self, key: str, prompt: tuple[int, ...]) -> Request:
+        """An attempt of this name at a prompt, as the sampler is asked."""
         s = self.sampling
         return Request(key=key, prompt_ids=prompt, max_tokens=self.max_tokens, temperature=s.temperature, top_p=s.top_p,
                        top_k=s.top_k, min_p=s.min_p, seed=self.seed, stop=self.stop)
 
-    def _trace(self, task: TaskId, group: str, answered: tuple[Request, Completion], envelope: str) -> Trace:
+    def trace(self, task: TaskId, group: str, answered: tuple[Request, Completion], envelope: str) -> Trace:
+        """The trajectory of a request and what it was answered; `envelope` is the id of the one it was asked under."""
         request, completion = answered
         prompt = Segment(owner="user", token_ids=request.prompt_ids)
         return Trace(attempt=AttemptId(request.key), task=task, group=group, envelope=envelope,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rollbook.audit.answering import answers
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.audit.starts import Starts
@@ -43,6 +44,8 @@ class PublicationDetector(Detector):
         self.pending: defaultdict[str, Pending] = defaultdict(Pending)
         self.probes: dict[str, tuple[PolicyVersion, Probe]] = {}
         self.sampled: set[int] = set()          # versions of the policy trajectories of the open step
+        self.stale: dict[str, list[int]] = {}   # versions of its groups that are called stale
+        self.cut: set[str] = set()              # those of them that were cancelled
         self.segments = 0
         self.gaps: dict[str, tuple[float, float]] = {}      # the largest so far, with its limit
         self.unchecked: Counter[str] = Counter()
@@ -81,12 +84,17 @@ class PublicationDetector(Detector):
                 known = "was not acknowledged with its published hash" if version in run.versions else "was not published"
                 self.fail(row.id, f"{row.trace.attempt} has tokens of version {version}, which {known} before they were sampled",
                           LOADED)
-            elif envelope is not None and envelope.policy is not None and run.versions[version].weights != envelope.policy:
+            elif envelope is not None and envelope.policy is not None and not answers(run, envelope, run.versions[version]):
                 self.fail(row.id, f"{row.trace.attempt} has tokens of version {version} with weights "
                           f"{run.versions[version].weights[:12]}; "
                           f"its envelope asked for {envelope.policy[:12]}", "stamp tokens with the version that sampled them")
             if version is not None and run.table is not None and self._policy(run, run.table) is not None:
-                self.sampled.add(version)
+                if row.outcome.code == "stale":
+                    self.stale.setdefault(row.trace.group, []).append(version)
+                else:
+                    self.sampled.add(version)
+        if row.outcome.code == "stale" and row.trace.stop_reason == "cancelled":
+            self.cut.add(row.trace.group)
 
     def step(self, run: RunIndex, step: StoredStep) -> None:
         self.checked()
@@ -265,6 +273,16 @@ class PublicationDetector(Detector):
                           f"{oldest} to {newest}; max_policy_age is {stage.max_policy_age}",
                           "reject stale trajectories, or raise max_policy_age")
         self.sampled = set()
+        if stage is not None and named is not None:
+            self._stale(identity, named.index, stage.max_policy_age)
+
+    def _stale(self, identity: str, version: int, most: int) -> None:
+        """A group that is called stale was too old to be trained, or was cancelled before it could be."""
+        for group, versions in self.stale.items():
+            if group not in self.cut and version - min(versions) <= most:
+                self.fail(identity, f"group {group} is called stale at version {version}, its oldest token is of version "
+                          f"{min(versions)}; max_policy_age is {most}", "call a group stale only where its age says so")
+        self.stale, self.cut = {}, set()
 
     def _stage_over(self, run: RunIndex, identity: str, record: StageEnd) -> None:
         pending, current = self.pending[record.stage], self.last.get(record.stage)

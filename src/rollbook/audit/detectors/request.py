@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollbook.audit.answering import answers
 from rollbook.audit.detector import Detector, Row
 from rollbook.audit.index import RunIndex
 from rollbook.ledger.kinds import TraceTable
@@ -141,7 +142,7 @@ class RequestDetector(Detector):
         self.vetted.add((row.trace.envelope, version))
         held = None if version is None else run.versions.get(version)
         exposed = envelope.policy is not None or run.recipe is not None
-        problem = misplaced(envelope, version, held) if exposed else ""
+        problem = misplaced(run, envelope, version, held) if exposed else ""
         if problem:
             self.fail(row.id, problem, "name the weights that answered in the envelope")
         tokenizer = run.tokenizer
@@ -265,11 +266,11 @@ def misnamed(trace: Trace, dispatch: Dispatch, parts: tuple[str, str, str]) -> s
     return ""
 
 
-def misplaced(envelope: SamplingEnvelope, version: int | None, held: PolicyVersion | None) -> str:
-    """How the weights that answered differ from the envelope's; empty when they do not. Limit: one version per trajectory."""
+def misplaced(run: RunIndex, envelope: SamplingEnvelope, version: int | None, held: PolicyVersion | None) -> str:
+    """How the weights that answered differ from what the envelope asks for; empty when they do not."""
     if held is None:
         return f"version {version} answered, which was not published before"
-    if held.weights != envelope.policy:
+    if not answers(run, envelope, held):
         return f"version {version} with weights {held.weights[:12]} answered, its envelope asks for {str(envelope.policy)[:12]}"
     return ""
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from rollbook.experience.admission import AdmissionRule
 from rollbook.objectives.settings import from_settings
+from rollbook.orchestration.asynchronous.stage import Begun, gathering
 from rollbook.orchestration.judges import judging
 from rollbook.orchestration.session import Session, TaskStream
 from rollbook.orchestration.stages import evaluation
 from rollbook.orchestration.stages.attempts import pool
 from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state, restore_trained, save_state
-from rollbook.orchestration.step import PolicyRun, StepSettings, step
+from rollbook.orchestration.step import PolicyRun, Source, StepSettings, Waves, step
 from rollbook.records import PolicyVersion
 from rollbook.records.recipe import PolicyGradient
 from rollbook.training.optimizer import Optimizer
@@ -24,19 +27,29 @@ def run(session: Session, name: str, stage: PolicyGradient, state: StepState | N
     tasks = pool(session, stage.tasks)
     stream = TaskStream(tasks, seed=session.settings.run.seed, cursor=state.cursor if state else 0)
     run = _policy_run(session, name, stage, resumed=state is not None)
-    for number in range((state.step if state else 0) + 1, stage.steps + 1):
-        version, report = step(run, stream, version, number)
-        metrics = {**report.metrics, **report.observed}
-        if stage.probe_every and number % stage.probe_every == 0 and number < stage.steps:
-            metrics["eval/probe_accuracy"] = _probe(session, name, stage, version, number)
-        session.progress.step(number, metrics)
-        last = number == stage.steps
-        if not last and (session.stop or (stage.checkpoint_every and number % stage.checkpoint_every == 0)):
-            save_state(session, {POLICY: Trained(module=session.policy.decoder, optimizer=run.learner.optimizer)}, stage=name,
-                       step=number, cursor=stream.cursor, version=version)
-            session.check_stop()
+    with _source(session, run, stage, stream, Begun(first=started, resumed=state is not None)) as source:
+        for number in range((state.step if state else 0) + 1, stage.steps + 1):
+            version, report = step(run, source, version, number)
+            metrics = {**report.metrics, **report.observed}
+            if stage.probe_every and number % stage.probe_every == 0 and number < stage.steps:
+                metrics["eval/probe_accuracy"] = _probe(session, name, stage, version, number)
+            session.progress.step(number, metrics)
+            last = number == stage.steps
+            if not last and (session.stop or (stage.checkpoint_every and number % stage.checkpoint_every == 0)):
+                with source.still():
+                    save_state(session, {POLICY: Trained(module=session.policy.decoder, optimizer=run.learner.optimizer)},
+                               stage=name, step=number, cursor=stream.cursor, version=version)
+                session.check_stop()
     session.finish(name, "PolicyGradient", started, version)
     drop_state(session.root)
+
+
+def _source(session: Session, run: PolicyRun, stage: PolicyGradient, stream: TaskStream,
+            begun: Begun) -> AbstractContextManager[Source]:
+    """Waves that the learner waits for, or the loops that go on while it trains."""
+    if stage.asynchrony is None:
+        return nullcontext(Waves(tasks=stream))
+    return gathering(session, run, stage, stage.asynchrony, stream, begun)
 
 
 def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: bool) -> PolicyRun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -53,16 +54,18 @@ class EmbeddedEngine:
         self.weights: WorkingCopy | None = None
         self.loaded = ""
         self.version = -1
+        self.between_tokens = threading.Lock()       # held by whoever samples on another thread than the one that publishes
         self.watch: Callable[[Sequence[str], Tensor], None] | None = None
         self._open: weakref.WeakSet[Turns] = weakref.WeakSet()
 
     def load(self, decoder: Decoder, version: int) -> str:
         """Takes a copy of the weights; returns the hash of what it will sample from, for the publisher to compare."""
-        self.weights = working_copy(decoder, self.dtype)
-        self.version = version
-        self.loaded = weight_hash(self.weights.named())
-        self.prompts.use(self.loaded)
-        return self.loaded
+        weights = working_copy(decoder, self.dtype)
+        loaded = weight_hash(weights.named())
+        with self.between_tokens:
+            self.weights, self.version, self.loaded = weights, version, loaded
+            self.prompts.use(loaded)
+        return loaded
 
     def logprobs(self, token_ids: Sequence[int], given: int) -> tuple[float, ...]:
         """Log-probs (nats, temperature 1) of the tokens after the first `given`, by the path that samples: prefill, decoding."""

@@ -1,0 +1,1 @@
+"""Training while sampling: generators, verifiers and a learner between bounded queues, with a hard bound on age."""
