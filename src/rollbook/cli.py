@@ -19,6 +19,7 @@ from rollbook.cli_gate import gate
 from rollbook.cli_inspect import census, lineage, query
 from rollbook.cli_recipes import recipes
 from rollbook.cli_selftest import selftest
+from rollbook.cli_view import report, view
 from rollbook.records.errors import RollbookError, Stopped
 
 _OS_REFUSALS = {
@@ -114,19 +115,7 @@ def resume(ctx: click.Context, run_folder: Path) -> None:
     _finish(ctx, run_folder, code)
 
 
-@main.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-def report(run_folder: Path) -> None:
-    """Write RUN/report.html again."""
-    from rollbook.cli_output import check_existing_run
-
-    check_existing_run(run_folder)
-    from rollbook.report.page import write_report
-
-    click.echo(str(write_report(run_folder)))
-
-
-for command in (audit, census, checklist, compare, evaluate, lineage, query, selftest):
+for command in (audit, census, checklist, compare, evaluate, lineage, query, report, selftest, view):
     main.add_command(command)
 for group in (evidence, gate, protocol, recipes):
     main.add_command(group)

@@ -34,7 +34,8 @@ ALLOWED = {  # the table of the architecture
     "report": {"records", "evidence", "ledger"},
     "cli": LOWER | {"orchestration", "audit", "recipes", "report", "cli_audit", "cli_checklist", "cli_claims", "cli_eval",
                     "cli_evidence",
-                    "cli_gate", "cli_inspect", "cli_output", "cli_progress", "cli_recipes", "cli_selftest"},
+                    "cli_gate", "cli_inspect", "cli_output", "cli_progress", "cli_recipes", "cli_selftest",
+                    "cli_view", "view"},
     "cli_card": {"records", "evidence", "recipes", "cli_output"},
     "cli_checklist": {"records", "evidence", "audit", "report", "cli_output"},
     "cli_claims": {"records", "evidence", "ledger", "recipes", "report", "cli_output"},
@@ -44,13 +45,16 @@ ALLOWED = {  # the table of the architecture
     "cli_gate": {"records", "evaluation", "orchestration", "cli_output"},
     "cli_inspect": {"records", "ledger", "report", "cli_output"},
     "cli_evidence": {"records", "ledger", "audit", "orchestration", "cli_output", "cli_progress"},
+    "view": {"records", "evidence", "ledger", "report"},
+    "cli_view": {"records", "report", "view", "cli_output"},
     "cli_selftest": {"records", "orchestration"},
     "cli_output": {"records", "recipes"},
     "cli_progress": {"records"},
 }
 HOMES = {"transformers": ("models/", "adapters/trl.py"), "trl": "adapters/trl.py", "vllm": "rollouts/engines/vllm.py",
          "ray": "orchestration/runtimes/ray.py", "bm25s": "environments/builtin/index.py",
-         "duckdb": "ledger/query.py", "model_signing": "evaluation/signing.py", "cryptography": "evaluation/signing.py"}
+         "duckdb": "ledger/query.py", "starlette": "view/app.py", "uvicorn": "view/app.py",
+         "model_signing": "evaluation/signing.py", "cryptography": "evaluation/signing.py"}
 
 
 def imported(file: Path) -> Iterator[str]:

@@ -1,0 +1,191 @@
+"""Runs that are looked at: read again when their log has grown, whole or up to the damage."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollbook.ledger import Ledger
+from rollbook.records import Batch, EvaluationProtocol, EvaluationResult, LedgerError, RollbookError, RunEnd, Task, Update
+from rollbook.report.alerts import Alert, alerts
+from rollbook.report.facts import Facts, read_facts
+from rollbook.report.tokens import TokenTexts, token_texts
+from rollbook.view.rows import Rows
+
+FRESH_S = 1.0       # a run is not read again sooner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Where a trajectory went: the batches that hold it, with the update each led to; hashes of their tensors."""
+
+    scope: str
+    batch: str
+    tensors: str
+    sequence: int
+    update: str | None
+    update_tensors: str | None
+
+
+class HeldRun:
+    """One run under a name of its own. Reading never changes the folder; a live run is read again as it grows."""
+
+    def __init__(self, key: str, root: Path):
+        self.key, self.root = key, root
+        self._mutex = threading.RLock()
+        self._read_at, self._size = 0.0, (-1, -1)
+        self._facts: Facts | None = None
+        self._rows: Rows | None = None
+        self._tasks: dict[str, Task] = {}
+        self._batches: dict[str, list[Steps]] = {}
+        self._texts: TokenTexts | None = None
+        self._evaluations: tuple[tuple[str, Any], ...] = ()
+        self._alerts: tuple[Alert, ...] = ()
+
+    def refresh(self) -> HeldRun:
+        """Takes in what was logged since; the same object."""
+        with self._mutex:
+            now = time.monotonic()
+            if self._facts is None or now - self._read_at > FRESH_S:
+                size = log_size(self.root)
+                if self._facts is None or size != self._size:
+                    self._load()
+                    self._size = size
+                self._read_at = now
+        return self
+
+    def _load(self) -> None:
+        facts = read_facts(self.root)
+        if self._rows is None:
+            self._rows = Rows(facts.ledger)
+        self._rows.refresh(_readable(facts.ledger, ("TraceTable",)))
+        self._tasks, self._batches, self._evaluations = {}, {}, ()
+        self._texts = None
+        self._facts, self._alerts = facts, alerts(facts)
+
+    @property
+    def facts(self) -> Facts:
+        if self._facts is None:
+            self.refresh()
+        assert self._facts is not None
+        return self._facts
+
+    @property
+    def rows(self) -> Rows:
+        if self._rows is None:
+            self.refresh()
+        assert self._rows is not None
+        return self._rows
+
+    @property
+    def alerts(self) -> tuple[Alert, ...]:
+        return self._alerts
+
+    @property
+    def name(self) -> str:
+        return self.root.name
+
+    @property
+    def live(self) -> bool:
+        return self.facts.last(RunEnd) is None
+
+    @property
+    def texts(self) -> TokenTexts:
+        """Token texts from the newest checkpoint."""
+        with self._mutex:
+            if self._texts is None:
+                self._texts = token_texts(self.facts)
+            return self._texts
+
+    def task(self, identity: str) -> Task | None:
+        """A task's contract, None where no table holds it."""
+        with self._mutex:
+            if not self._tasks:
+                try:
+                    self._tasks = {task.id: task for task in self.facts.ledger.records(Task)}
+                except (RollbookError, OSError):
+                    return None
+            return self._tasks.get(identity)
+
+    def steps_of(self, trace: str) -> Sequence[Steps]:
+        """Every batch that a trajectory was trained in."""
+        with self._mutex:
+            if not self._batches:
+                self._batches = _batches(self.facts.ledger)
+            return self._batches.get(trace, ())
+
+    def evaluations(self) -> tuple[tuple[EvaluationProtocol, EvaluationResult], ...]:
+        """Results of evaluations outside a training run, with their protocol."""
+        with self._mutex:
+            if not self._evaluations:
+                held = _readable(self.facts.ledger, ("EvaluationProtocol", "EvaluationResult"))
+                records = [(event.id, event.record()) for event in held]
+                protocols = {identity: record for identity, record in records if isinstance(record, EvaluationProtocol)}
+                self._evaluations = tuple((protocols[record.protocol], record) for _, record in records
+                                          if isinstance(record, EvaluationResult) and record.protocol in protocols)
+            return self._evaluations
+
+    def record(self, identity: str) -> Any:
+        """The log entry with this id, None where there is none."""
+        return next((event for event in _readable(self.facts.ledger, None) if event.id == identity), None)
+
+
+def log_size(root: Path) -> tuple[int, int]:
+    """Files and bytes of the log: what grows when something is recorded."""
+    try:
+        files = [path.stat().st_size for path in (root / "events").iterdir()]
+    except OSError:
+        return (0, 0)
+    return len(files), sum(files)
+
+
+def _readable(ledger: Ledger, kinds: tuple[str, ...] | None) -> list[Any]:
+    """The events of these kinds up to the first damage."""
+    found: list[Any] = []
+    with contextlib.suppress(RollbookError):
+        found.extend(event for event in ledger.events() if kinds is None or event.kind in kinds)
+    return found
+
+
+def _batches(ledger: Ledger) -> dict[str, list[Steps]]:
+    held: dict[str, Batch] = {}
+    updates: dict[str, tuple[str, Update]] = {}
+    for event in _readable(ledger, ("Batch", "Update")):
+        try:
+            record = event.record()
+        except RollbookError:
+            continue
+        if isinstance(record, Batch):
+            held[event.id] = record
+        elif isinstance(record, Update):
+            updates[record.batch] = (event.id, record)
+    found: dict[str, list[Steps]] = {}
+    for identity, batch in held.items():
+        update = updates.get(identity)
+        for sequence, trace in enumerate(batch.traces):
+            found.setdefault(trace, []).append(Steps(
+                scope=batch.scope, batch=identity, tensors=batch.tensors, sequence=sequence,
+                update=update[0] if update else None, update_tensors=update[1].tensors if update else None))
+    return found
+
+
+def held_runs(folders: Sequence[Path]) -> Mapping[str, HeldRun]:
+    """The runs by the name that their addresses have; refuses a folder that is none."""
+    found: dict[str, HeldRun] = {}
+    for folder in folders:
+        root = folder.absolute()
+        if not (root / "manifest.json").is_file():
+            raise LedgerError("not a run folder", got=str(folder), why="it has no manifest.json",
+                              fix="give the folder that `rollbook run` or `rollbook eval` printed")
+        plain = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in root.name)
+        key, number = plain.strip(".-") or "run", 1
+        while key in found:
+            number += 1
+            key = f"{plain}-{number}"
+        found[key] = HeldRun(key, root)
+    return found
