@@ -13,7 +13,7 @@ from rollbook.records.asynchrony import Asynchrony
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A positive quantity: log-normal around `median` with `sigma`, at most `cap`; a share `tail` is `tail_factor` times as large.
+    """A quantity above 0: log-normal around `median` with `sigma`, at most `cap`; a share `tail` is `tail_factor` times as large.
 
     Example: Spread(median=2.0, sigma=0.4, tail=0.01, tail_factor=20.0)
     """
@@ -25,8 +25,9 @@ class Spread:
     cap: float = math.inf
 
     def __post_init__(self) -> None:
-        if not (self.median >= 0 and self.sigma >= 0 and 0 <= self.tail <= 1 and self.tail_factor >= 1 and self.cap > 0):
-            raise RecipeError("a spread needs median >= 0, sigma >= 0, a tail share in 0..1, a tail factor >= 1 and a cap above 0",
+        sound = self.median >= 0 and self.sigma >= 0 and 0 <= self.tail <= 1 and self.tail_factor >= 1 and self.cap > 0
+        if not sound:
+            raise RecipeError("a spread needs median >= 0, sigma >= 0, a tail share in 0..1, a tail factor >= 1 a cap above 0",
                               got=str(self), why="it describes times and lengths")
 
     def draw(self, random: np.random.Generator) -> float:
@@ -53,7 +54,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """A generator decodes all its rows in `pass_s + rows * row_s` seconds a token, and reads a prompt in `prefill_token_s` a token.
+    """A generator decodes all its rows in `pass_s + rows * row_s` seconds a token, reads a prompt in `prefill_token_s` a token.
 
     Its rows are bound by `kv_bytes` over what the longest attempt keeps at `position_bytes` a position. The trainers share an
     update: `update_s` of it whatever its size, `update_token_s` a token over `trainers`. A publication takes `weight_bytes` over

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import simpy
@@ -19,8 +19,8 @@ from rollbook.records import RecipeError
 class Forecast:
     """What a simulation found over its later three quarters; rates a second, shares of the time or of the attempts.
 
-    `age` maps the age of trained attempts (versions) to their share; `concurrency` is the mean number of attempts that decode;
-    `rows` the bound that memory sets on it, over all generators; `queue` the mean number of groups that were judged and not trained.
+    `age` maps the age of trained attempts (versions) to their share; `concurrency` is the mean number of attempts that decode,
+    `rows` the bound that memory sets on it over all generators, `queue` the mean number of groups judged and not trained yet.
     """
 
     steps: int
@@ -90,8 +90,7 @@ class Simulation:
         except RuntimeError:                # simpy's word for a schedule that ran empty before the event it waits for
             raise RecipeError("the simulated loop stands still", got=f"after {self.version} of {steps} versions",
                               why="the throttle is shut, nothing is under way, and no batch can come together",
-                              fix="a throttle that gives the place of rejected attempts back, more concurrency, or smaller batches"
-                              ) from None
+                              fix="a throttle that gives the place of rejected attempts back, or smaller batches") from None
         seconds = self.env.now - self._began
         machines, tally = self.machines, self.tally
         busy = sum(one.busy_s for one in self.decoders) - self._busy_before
@@ -151,7 +150,7 @@ class Simulation:
         self._wake()
 
     def _train(self, steps: int) -> Generator[simpy.Event, object, None]:
-        """consumes: informative groups · produces: versions · waits for: enough of them, and for late ones where that is the rule"""
+        """consumes: informative groups · produces: versions · waits for: enough of them, and late ones where that is the rule"""
         self._start_counting()
         for step in range(steps):
             if step == steps // 4:
@@ -163,7 +162,8 @@ class Simulation:
                 self.ready.remove(group)
                 self._end(group, trained=True)
                 self.tally.ages[self.version - group.oldest] += self.rules.per_task
-            seconds = self.machines.update_s + self.machines.update_token_s * sum(one.tokens for one in batch) / self.machines.trainers
+            tokens = sum(one.tokens for one in batch)
+            seconds = self.machines.update_s + self.machines.update_token_s * tokens / self.machines.trainers
             yield self.env.timeout(seconds)
             self.tally.training_s += seconds
             for decoder in self.decoders:
@@ -227,16 +227,15 @@ class Simulation:
 def simulate(load: Load, machines: Machines, rules: Rules, *, steps: int = 40, seed: int = 0) -> Forecast:
     """What the loop does with these machines over `steps` publications."""
     if steps < 4:
-        raise RecipeError("a simulation needs at least 4 steps", got=str(steps), why="its first quarter is warm-up and not counted")
+        raise RecipeError("a simulation needs at least 4 steps", got=str(steps), why="its first quarter is warm-up, not counted")
     return Simulation(load, machines, rules, seed=seed).forecast(steps)
 
 
-def best_split(load: Load, machines: Machines, rules: Rules, *, total: int, steps: int = 24, seed: int = 0) -> list[tuple[int, Forecast]]:
+def best_split(load: Load, machines: Machines, rules: Rules, *, total: int, steps: int = 24,
+               seed: int = 0) -> list[tuple[int, Forecast]]:
     """Every way to divide `total` machines between generators and trainers, by trained attempts a second, best first."""
-    import dataclasses
-
     if total < 2:
         raise RecipeError("a split needs at least two machines", got=str(total), why="one samples, one trains")
-    found = [(count, simulate(load, dataclasses.replace(machines, generators=count, trainers=total - count), rules, steps=steps,
+    found = [(count, simulate(load, replace(machines, generators=count, trainers=total - count), rules, steps=steps,
                               seed=seed)) for count in range(1, total)]
     return sorted(found, key=lambda one: -one[1].trained_per_s)
