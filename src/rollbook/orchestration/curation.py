@@ -1,0 +1,178 @@
+"""A curation with what its stages need: verification in bounded workers, a sandbox, an embedding, graders and a chat model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rollbook.environments.sandbox import isolated_runner
+from rollbook.models.load import Policy, load_policy
+from rollbook.records import ChatModel, Request, Tokenizer, canonical, digest, encode
+from rollbook.records.curation import CurationStage, TaskSet
+from rollbook.records.recipe import Pretrained
+from rollbook.rewards import Failure, VerifierPool
+from rollbook.rewards.boxes import last_box
+from rollbook.rewards.judges import LocalChat, ServerChat
+from rollbook.rewards.numbers import compare
+from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.tasks.curation import Candidate, Helpers, Pipeline, curate, load_pipeline
+from rollbook.tasks.curation.consensus import CodeConsensus
+from rollbook.tasks.curation.pipeline import Chat, Grader, asked
+
+VERIFY_SECONDS, VERIFY_WORKERS = 2.0, 2
+ROWS_TOGETHER = 32          # rows that a grader answers between two writes of what it has
+
+
+@dataclass(slots=True)
+class Model:
+    """A loaded model as it answers questions."""
+
+    policy: Policy
+    engine: EmbeddedEngine
+    weights: str
+
+    @classmethod
+    def load(cls, path: str, context: int) -> Model:
+        policy = load_policy(Pretrained(path=path, context=context))
+        engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=torch.float32, decode=policy.tokenizer.decode)
+        return cls(policy=policy, engine=engine, weights=engine.load(policy.decoder, 0))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.policy.tokenizer
+
+
+class Tools:
+    """Makes each helper when it is first used."""
+
+    def __init__(self, pipeline: Pipeline, out: Path):
+        self.pipeline, self.out = pipeline, out
+        self.models: dict[tuple[str, int], Model] = {}
+
+    @cached_property
+    def pool(self) -> VerifierPool:
+        return VerifierPool(workers=VERIFY_WORKERS, seconds=VERIFY_SECONDS)
+
+    def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool | str]:
+        """Numbers in this process, everything else in workers that can be killed."""
+        found: dict[tuple[str, str], bool | str] = {}
+        symbolic = []
+        for pair in dict.fromkeys(pairs):
+            known = compare(*pair) if pair[1].strip() else None
+            if known is None:
+                symbolic.append(pair)
+            else:
+                found[pair] = known
+        for pair, outcome in zip(symbolic, self.pool.verify(symbolic), strict=True):
+            found[pair] = outcome.code if isinstance(outcome, Failure) else outcome
+        return [found[pair] for pair in pairs]
+
+    @cached_property
+    def embedder(self) -> Any:
+        from rollbook.models.embedding import Embedder
+
+        return Embedder()
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        return np.asarray(self.embedder(texts))
+
+    def model(self, path: str, context: int) -> Model:
+        if (path, context) not in self.models:
+            self.models[path, context] = Model.load(path, context)
+        return self.models[path, context]
+
+    def chat(self, settings: Chat) -> ChatModel:
+        if settings.server is not None:
+            return ServerChat(settings.server, settings.model)
+        model = self.model(settings.model, settings.context)
+        return LocalChat(model.engine, model.tokenizer, name=settings.model, weights=model.weights, context=settings.context,
+                         seed=self.pipeline.seed)
+
+    def solve(self, grader: str, rows: Sequence[Candidate], samples: int) -> list[Mapping[str, list[object]]]:
+        """Every row's answers with what the verifier says of them. What was answered is kept, row by row, for a resumption."""
+        settings = self.pipeline.graders[grader]
+        model = self.model(settings.model, settings.context)
+        named = digest(canonical({"grader": encode(settings), "weights": model.weights, "samples": samples,
+                                  "seed": self.pipeline.seed}))[:16]
+        file = self.out / "grades" / f"{grader}-{named}.jsonl"
+        done = _answered(file)
+        todo = [row for row in rows if row.digest().hex() not in done]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab") as kept:
+            for start in range(0, len(todo), ROWS_TOGETHER):
+                part = todo[start:start + ROWS_TOGETHER]
+                for row, answers in zip(part, self._answers(settings, model, part, samples), strict=True):
+                    done[row.digest().hex()] = answers
+                    kept.write(canonical({"row": row.digest().hex(), "answers": answers}) + b"\n")
+                kept.flush()
+        return [self._graded(row, done[row.digest().hex()]) for row in rows]
+
+    def _answers(self, settings: Grader, model: Model, rows: Sequence[Candidate], samples: int) -> list[list[str | None]]:
+        requests = []
+        for row in rows:
+            prompt = model.tokenizer.prompt(asked(row, settings.system_prompt))
+            requests += [Request(key=f"{row.digest().hex()}/{sample}", prompt_ids=prompt, max_tokens=settings.max_tokens,
+                                 temperature=settings.temperature, top_p=1.0, top_k=0, min_p=0.0, seed=self.pipeline.seed)
+                         for sample in range(samples)]
+        said = [None if one.fault is not None else last_box(model.tokenizer.decode(one.token_ids)).answer
+                for one in model.engine.sample(requests)]
+        return [said[place * samples:(place + 1) * samples] for place in range(len(rows))]
+
+    def _graded(self, row: Candidate, answers: Sequence[str | None]) -> Mapping[str, list[object]]:
+        """Answers with their verdicts; no box is a wrong answer, an undecided comparison is none."""
+        boxed = [answer for answer in answers if answer is not None]
+        verdicts = iter(self.equal([(answer, row.reference or "") for answer in boxed]))
+        passed: list[object] = []
+        for answer in answers:
+            outcome = False if answer is None else next(verdicts)
+            passed.append(outcome if isinstance(outcome, bool) else None)
+        return {"answers": list(answers), "passed": passed}
+
+
+def run_curation(file: Path, out: Path | None, told: Any) -> tuple[TaskSet, Path]:
+    """The task set of a curation file, made or completed; returns it with its folder."""
+    pipeline = load_pipeline(file)
+    folder = out or Path("tasks") / pipeline.name
+    with helpers(pipeline, file.parent, folder) as made:
+        return curate(pipeline, made, folder, told), folder
+
+
+@contextmanager
+def helpers(pipeline: Pipeline, start: Path, out: Path) -> Iterator[Helpers]:
+    """What the pipeline's stages may ask for; ends its processes."""
+    tools = Tools(pipeline, out)
+    with ExitStack() as stack:
+        stack.callback(lambda: tools.pool.close() if "pool" in tools.__dict__ else None)
+        made = Helpers(folder=start, equal=tools.equal, embed=tools.embed, solve=tools.solve)
+        if any(isinstance(stage, CodeConsensus) for stage in pipeline.stages):
+            runner = isolated_runner()
+            stack.callback(runner.close)
+            made = replace(made, runner=runner)
+        if pipeline.chat is not None:
+            made = replace(made, chat=tools.chat(pipeline.chat))
+        yield made
+
+
+def _answered(file: Path) -> dict[str, list[str | None]]:
+    """What a grader has already answered; a last line that was cut is left out."""
+    found: dict[str, list[str | None]] = {}
+    if file.exists():
+        whole = file.read_bytes()
+        lines = whole.split(b"\n")
+        if lines[-1]:
+            file.write_bytes(whole[:len(whole) - len(lines[-1])])
+        for line in lines[:-1]:
+            row = json.loads(line)
+            found[row["row"]] = row["answers"]
+    return found
+
+
+__all__ = ["CurationStage", "helpers", "run_curation"]

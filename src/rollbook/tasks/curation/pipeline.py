@@ -1,0 +1,255 @@
+"""A curation from its description: stages in order, each recorded and resumable, an immutable task set at the end.
+
+    OUT/pipeline.json            the description as it is in force
+    OUT/stages/03-NearDuplicates/record.json, rejected.jsonl, rows.jsonl (only what is new or changed), kept.npy
+    OUT/tasks.jsonl              the set; read-only, its hash in
+    OUT/taskset.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from rollbook.records import CodecError, Message, canonical, content_id, decode, digest, encode
+from rollbook.records.codec import nearest
+from rollbook.records.curation import CurationStage, TaskSet
+from rollbook.tasks.curation import consensus, filters, grading, rewriting, rows, units
+from rollbook.tasks.curation.filters import Filtered, Helpers
+from rollbook.tasks.curation.rows import Candidate, candidate_of, read_candidates, rows_hash
+from rollbook.tasks.errors import TaskError
+
+SCHEMA = "rollbook.curation/1"
+Stage = (filters.Completeness | filters.Verifiability | filters.ExactDuplicates | filters.NgramDuplicates | filters.NearDuplicates
+         | filters.Decontaminate | grading.Grade | grading.PassRate | grading.TwoPass | grading.MajorityDisagrees
+         | grading.ScoreVariance | grading.TraceCaps | grading.UpsampleHard | units.SemanticClusters | units.Split
+         | consensus.CodeConsensus | rewriting.ChoiceToStatement | rewriting.MixGeneral)
+MODULES = (filters, grading, units, consensus, rewriting, rows)
+Told = Callable[[CurationStage], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grader:
+    """A model that samples answers: a built-in name or folder, how it is asked and sampled."""
+
+    model: str
+    max_tokens: int
+    temperature: float = 1.0
+    context: int = 2048
+    system_prompt: str = "Answer with the final result in \\boxed{}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """A model that is asked in words: a local one by `model`, or one behind an OpenAI-compatible `server`."""
+
+    model: str
+    server: str | None = None
+    context: int = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What a curation file says. `input` are JSON-lines files beside it."""
+
+    name: str
+    input: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    seed: int = 1
+    graders: Mapping[str, Grader]
+    chat: Chat | None = None
+
+
+def load_pipeline(file: Path) -> Pipeline:
+    """The pipeline of a YAML file; TaskError with what does not fit."""
+    try:
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise TaskError(f"{file} is no readable YAML", got=str(error)[:200]) from None
+    if not isinstance(document, Mapping) or document.get("schema") != SCHEMA:
+        got = document.get("schema") if isinstance(document, Mapping) else type(document).__name__
+        raise TaskError(f"{file} is no curation", got=repr(got), fix=f"write schema: {SCHEMA}")
+    body = {key: value for key, value in document.items() if key != "schema"}
+    for number, stage in enumerate(body.get("stages") or ()):
+        kinds = [kind.__name__ for kind in Stage.__args__]
+        if not isinstance(stage, Mapping) or stage.get("kind") not in kinds:
+            named = str(stage.get("kind") if isinstance(stage, Mapping) else stage)
+            raise TaskError(f"stages[{number}].kind names no stage", got=repr(stage)[:80],
+                            fix=f"nearest names: {nearest(named, kinds)}")
+    try:
+        return decode(Pipeline, {"graders": {}, **body})  # type: ignore[no-any-return]
+    except CodecError as error:
+        raise TaskError(f"{file}: {error.what}", got=error.got, why=error.why, fix=error.fix) from None
+
+
+def curate(pipeline: Pipeline, helpers: Helpers, out: Path, told: Told) -> TaskSet:
+    """Runs what is not done yet; a stage whose input, settings and code are those of its record is read, not run again."""
+    files = [helpers.folder / name for name in pipeline.input]
+    for file in files:
+        if not file.is_file():
+            raise TaskError("no such input file", got=str(file), fix="paths are relative to the curation file")
+    out.mkdir(parents=True, exist_ok=True)
+    _claim(out, pipeline)
+    unread: Counter[str] = Counter()
+    held = list(read_candidates(files, unread))
+    keys = {row.number: row.digest() for row in held}
+    records = []
+    for number, stage in enumerate(pipeline.stages, 1):
+        folder = out / "stages" / f"{number:02d}-{type(stage).__name__}"
+        before = rows_hash(keys[row.number] for row in held)
+        record = _done(folder, stage, before)
+        if record is None:
+            record, held = _run(Step(number=number, stage=stage, folder=folder, before=before), held, keys, helpers)
+        else:
+            held = _replayed(folder, held, keys)
+        told(record)
+        records.append(record)
+    return _finished(pipeline, out, (held, records, unread, files))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One stage about to run."""
+
+    number: int
+    stage: Stage
+    folder: Path
+    before: str
+
+
+def code_digest() -> str:
+    """The hash of the code that curates."""
+    return digest(b"".join(Path(str(module.__file__)).read_bytes() for module in MODULES))
+
+
+def settings_digest(stage: Stage) -> str:
+    """The hash of a stage's settings and of the code."""
+    return digest(canonical({"stage": encode(stage), "code": code_digest()}))
+
+
+def _run(step: Step, held: Sequence[Candidate], keys: dict[int, bytes],
+         helpers: Helpers) -> tuple[CurationStage, list[Candidate]]:
+    began = time.monotonic()
+    done: Filtered = step.stage.apply(held, helpers)
+    known = {row.number: row for row in held}
+    new = [row for row in done.kept if known.get(row.number) is not row]
+    for row in new:
+        keys[row.number] = row.digest()
+    record = CurationStage(
+        number=step.number, kind=type(step.stage).__name__, settings=settings_digest(step.stage), before=step.before,
+        after=rows_hash(keys[row.number] for row in done.kept), count_in=len(held), count_out=len(done.kept),
+        rejected=dict(sorted(Counter(done.rejected.values()).items())), added=done.added,
+        changed={name: count for name, count in sorted(done.changed.items()) if count}, notes=done.notes,
+        observed={"seconds": time.monotonic() - began})
+    _store(step.folder, record, done, new)
+    return record, done.kept
+
+
+def _store(folder: Path, record: CurationStage, done: Filtered, new: Sequence[Candidate]) -> None:
+    """Writes a stage beside its place and moves it there: a stage is there whole or not at all."""
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    np.save(part / "kept.npy", np.array([row.number for row in done.kept], dtype=np.int64))
+    _write(part / "rejected.jsonl", ({"number": number, "reason": why} for number, why in sorted(done.rejected.items())))
+    _write(part / "rows.jsonl", ({"number": row.number, **row.document()} for row in new))
+    (part / "record.json").write_bytes(canonical(encode(record)) + b"\n")
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
+
+
+def _done(folder: Path, stage: Stage, before: str) -> CurationStage | None:
+    """The record of a stage that was run on exactly these rows with these settings by this code."""
+    try:
+        record: CurationStage = decode(CurationStage, json.loads((folder / "record.json").read_bytes()))
+    except (OSError, ValueError, CodecError):
+        return None
+    return record if (record.settings, record.before) == (settings_digest(stage), before) else None
+
+
+def _replayed(folder: Path, held: Sequence[Candidate], keys: dict[int, bytes]) -> list[Candidate]:
+    """The rows that a stage kept, as it left them."""
+    known = {row.number: row for row in held}
+    with (folder / "rows.jsonl").open("rb") as lines:
+        for line in lines:
+            number = json.loads(line)["number"]
+            row = candidate_of(json.dumps({k: v for k, v in json.loads(line).items() if k != "number"}).encode(), number)
+            assert isinstance(row, Candidate), row
+            known[number] = row
+            keys[number] = row.digest()
+    return [known[number] for number in np.load(folder / "kept.npy").tolist()]
+
+
+def _finished(pipeline: Pipeline, out: Path, made: tuple[Sequence[Candidate], Sequence[CurationStage], Counter[str],
+                                                        Sequence[Path]]) -> TaskSet:
+    held, records, unread, files = made
+    part = out / "tasks.jsonl.part"
+    _write(part, (row.document() for row in held))
+    name = _file_digest(part)
+    made_set = TaskSet(name=pipeline.name, tasks=name, rows=len(held), sides=units.sides(held),
+                       stages=tuple(content_id(record) for record in records), unread=dict(sorted(unread.items())),
+                       sources={file.name: _file_digest(file) for file in files}, pipeline=digest(canonical(encode(pipeline))))
+    os.chmod(part, 0o444)
+    part.replace(out / "tasks.jsonl")
+    (out / "taskset.json").write_bytes(canonical(encode(made_set)) + b"\n")
+    return made_set
+
+
+def _claim(out: Path, pipeline: Pipeline) -> None:
+    """A folder belongs to one pipeline by name: another one is refused, a changed one goes on from what still holds."""
+    file = out / "pipeline.json"
+    if file.exists():
+        other = json.loads(file.read_bytes()).get("name")
+        if other != pipeline.name:
+            raise TaskError("this folder holds another curation", got=f"{other}, not {pipeline.name}",
+                            fix="choose another folder with --out")
+    elif any(out.iterdir()):
+        raise TaskError("the folder is not empty and holds no curation", got=str(out), fix="choose another folder with --out")
+    file.write_bytes(canonical(encode(pipeline)) + b"\n")
+
+
+def read_task_set(folder: Path) -> tuple[TaskSet, list[dict[str, Any]]]:
+    """A task set with its rows; TaskError where the file is not the one that was curated."""
+    try:
+        made: TaskSet = decode(TaskSet, json.loads((folder / "taskset.json").read_bytes()))
+    except (OSError, ValueError, CodecError) as error:
+        raise TaskError(f"{folder} holds no task set", got=str(error)[:120], fix="make one with `rollbook curate`") from None
+    if (found := _file_digest(folder / "tasks.jsonl")) != made.tasks:
+        raise TaskError(f"the tasks of {folder} were changed after curation",
+                        got=f"{found[:12]}, the record says {made.tasks[:12]}",
+                        why="what is trained on would not be what was curated", fix="run `rollbook curate` again")
+    with (folder / "tasks.jsonl").open("rb") as lines:
+        return made, [json.loads(line) for line in lines]
+
+
+def asked(row: Candidate, system_prompt: str) -> tuple[Message, ...]:
+    """The messages in which a row is put to a grader."""
+    user = Message(role="user", content=row.problem, origin="raw")
+    return (Message(role="system", content=system_prompt, origin="recipe"), user) if system_prompt else (user,)
+
+
+def _write(file: Path, documents: Any) -> None:
+    with file.open("wb") as out:
+        for document in documents:
+            out.write(canonical(document) + b"\n")
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _file_digest(file: Path) -> str:
+    whole = hashlib.sha256()
+    with file.open("rb") as data:
+        while block := data.read(1 << 20):
+            whole.update(block)
+    return whole.hexdigest()

@@ -1,0 +1,139 @@
+"""Stages that write: multiple choice to statements by a chat model with a judge, and general data mixed in."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rollbook.records import ChatModel, Message, Question, Unrated
+from rollbook.tasks.curation.filters import Filtered, Helpers
+from rollbook.tasks.curation.rows import Candidate, read_candidates
+from rollbook.tasks.errors import TaskError
+
+REWRITE = """Rewrite this multiple-choice problem as a problem that asks for its answer directly.
+Keep every number, condition and symbol. Do not mention options or letters. Do not give the answer.
+Reply with the problem alone.
+
+{problem}
+
+Options:
+{options}"""
+JUDGE = """Here is a multiple-choice problem and a version of it without options.
+
+Original:
+{problem}
+
+Options:
+{options}
+
+Version:
+{version}
+
+Can the version be answered without seeing the options, does it ask for the same thing with the same numbers, and does it not
+give the answer away? Reply yes or no."""
+NO_STATEMENT = re.compile(r"\b(?:all|none|both|neither|either|two|any) of (?:the )?(?:above|these|them)\b|"
+                          r"\bcannot be determined\b|^\s*(?:both|neither)\b", re.IGNORECASE)
+AMONG = re.compile(r"\bwhich (?:one )?of (?:the following|these)\b", re.IGNORECASE)
+NUMBERS = re.compile(r"\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceToStatement:
+    """Rewrites multiple-choice rows as statement rows whose reference is the right option's text; a judge must accept each one.
+
+    Rows whose right option only means something beside the others are rejected.
+    """
+
+    max_tokens: int = 512
+
+    def apply(self, rows: Sequence[Candidate], helpers: Helpers) -> Filtered:
+        chat: ChatModel = helpers.need("chat", "ChoiceToStatement")     # type: ignore[assignment]
+        fit = {row.number: right for row in rows if row.kind == "choice" and isinstance(right := right_option(row), int)}
+        asked = [row for row in rows if row.number in fit]
+        said = chat.answer([_question("rewrite", row, REWRITE) for row in asked], max_tokens=self.max_tokens)
+        versions = dict(zip((row.number for row in asked), said, strict=True))
+        judged = [row for row in asked if isinstance(versions[row.number], str) and not _lost(row, str(versions[row.number]))]
+        opinions = chat.answer([_question("judge", row, JUDGE, version=str(versions[row.number]).strip()) for row in judged],
+                               max_tokens=4)
+        opinion = dict(zip((row.number for row in judged), opinions, strict=True))
+        done = Filtered(kept=[])
+        for row in rows:
+            fate = self._fate(row, fit, versions, opinion)
+            if isinstance(fate, str):
+                done.rejected[row.number] = fate
+            else:
+                done.changed["rewritten as a statement"] += fate is not row
+                done.kept.append(fate)
+        return done
+
+    def _fate(self, row: Candidate, fit: dict[int, int], versions: dict[int, str | Unrated],
+              opinion: dict[int, str | Unrated]) -> Candidate | str:
+        if row.kind != "choice":
+            return row
+        if row.number not in fit:
+            return str(right_option(row))
+        version = versions[row.number]
+        if isinstance(version, Unrated):
+            return f"rewriting: {version.code}"
+        if row.number not in opinion:
+            return "rewriting lost a number, or kept the options"
+        answer = opinion[row.number]
+        word = "" if isinstance(answer, Unrated) else answer.strip().strip(".!").casefold()
+        if word not in ("yes", "no"):
+            return "the judge answered nonsense"
+        if word == "no":
+            return "the judge refused the statement"
+        more = {key: value for key, value in row.more.items() if key != "options"}
+        right = str(row.more["options"][fit[row.number]]).strip()
+        return replace(row, kind="math", problem=version.strip(), reference=right, more={**more, "rewritten_from": row.problem})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixGeneral:
+    """Adds rows of a file of general data until they are `share` of all; each at most once, chosen by `seed`."""
+
+    file: str
+    share: float
+    seed: int
+
+    def apply(self, rows: Sequence[Candidate], helpers: Helpers) -> Filtered:
+        if not 0 < self.share < 1:
+            raise TaskError("MixGeneral.share lies between 0 and 1", got=str(self.share))
+        unread: Counter[str] = Counter()
+        held = list(read_candidates([helpers.folder / self.file], unread))
+        wanted = round(self.share / (1 - self.share) * len(rows))
+        if wanted > len(held):
+            raise TaskError(f"{self.file} has too few rows for a share of {self.share:g}", got=f"{len(held)} of {wanted}",
+                            fix="give more general data, or a smaller share")
+        last = max((row.number for row in rows), default=0)
+        chosen = random.Random(f"general/{self.seed}").sample(held, wanted)
+        added = [replace(row, number=last + place, kind="general") for place, row in enumerate(chosen, 1)]
+        return Filtered(kept=[*rows, *added], added=len(added), notes={"general rows": len(added), "unreadable": unread.total()})
+
+
+def right_option(row: Candidate) -> int | str:
+    """The place of the right option, or why the row cannot be a statement."""
+    options = [str(one) for one in row.more.get("options") or ()]
+    letter = (row.reference or "").strip().strip("().").upper()
+    place = ord(letter) - ord("A") if len(letter) == 1 else -1
+    if not 0 <= place < len(options):
+        return "no right option"
+    if NO_STATEMENT.search(options[place]):
+        return "the right option refers to others"
+    return "asks which of the options" if AMONG.search(row.problem) else place
+
+
+def _lost(row: Candidate, version: str) -> bool:
+    """Whether a rewriting lost a number of the problem, says nothing, or still shows lettered options."""
+    before, after = Counter(NUMBERS.findall(row.problem)), Counter(NUMBERS.findall(version))
+    return not version.strip() or bool(before - after) or bool(re.search(r"(?:^|\n)\s*\(?[A-E][.)]\s", version))
+
+
+def _question(key: str, row: Candidate, template: str, **more: str) -> Question:
+    options = "\n".join(f"{chr(ord('A') + place)}. {option}" for place, option in enumerate(row.more.get("options") or ()))
+    parts = {"problem": row.problem, "options": options, **more}
+    text = re.sub(r"\{(\w+)\}", lambda match: parts.get(match[1], match[0]), template)
+    return Question(key=f"{key}/{row.number}", messages=(Message(role="user", content=text, origin="program"),))
