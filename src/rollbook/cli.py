@@ -14,6 +14,7 @@ from rollbook.cli_audit import audit
 from rollbook.cli_checklist import checklist
 from rollbook.cli_claims import evidence
 from rollbook.cli_curate import curate
+from rollbook.cli_env import doctor, env
 from rollbook.cli_eval import compare, evaluate, protocol
 from rollbook.cli_evidence import register as register_evidence
 from rollbook.cli_gate import gate
@@ -116,9 +117,9 @@ def resume(ctx: click.Context, run_folder: Path) -> None:
     _finish(ctx, run_folder, code)
 
 
-for command in (audit, census, checklist, compare, curate, evaluate, lineage, query, report, selftest, view):
+for command in (audit, census, checklist, compare, curate, doctor, evaluate, lineage, query, report, selftest, view):
     main.add_command(command)
-for group in (evidence, gate, protocol, recipes):
+for group in (env, evidence, gate, protocol, recipes):
     main.add_command(group)
 register_evidence(main)
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from rollbook.audit.played import compared as played_again
 from rollbook.audit.replay import beginning, prepared
 from rollbook.audit.ruler import TOLERANCES, Ruler
 from rollbook.audit.sampled import Sample, SampledRow, draw
@@ -36,7 +37,7 @@ from rollbook.records import (
 )
 from rollbook.records.composition import ComposedReward
 from rollbook.records.ready_made import NamedReward
-from rollbook.records.recipe import RewardSettings
+from rollbook.records.recipe import EnvironmentReward, RewardSettings
 from rollbook.rewards import MagistralJudge, RewardError, package_versions
 from rollbook.rewards.composed import ComposedJudge
 
@@ -156,6 +157,9 @@ def _judged(work: Work) -> list[DeepFinding]:
         if task.id in wanted:
             tasks[task.id] = task
     reward = work.recipe.settings.reward
+    if isinstance(reward, EnvironmentReward):
+        return [DeepFinding(stage=stage, result=result, record=record, evidence=evidence, remedy=remedy)
+                for stage, result, record, evidence, remedy in played_again(work.ledger, reward, rows, tasks)]
     if not isinstance(reward, RewardSettings):
         return _judged_composed(rows, tasks, reward, work.tokenizer)
     with MagistralJudge(reward) as judge:

@@ -47,6 +47,17 @@ class Renderer:
         return self.frames[roles]
 
 
+def contained(messages: Sequence[Message], text: str) -> bool:
+    """Whether the contents of the messages stand in the text, in order: what an environment adds may stand around them."""
+    at = 0
+    for message in messages:
+        found = text.find(message.content, at)
+        if found < 0:
+            return False
+        at = found + len(message.content)
+    return True
+
+
 def parsed(text: str, frame: Sequence[str]) -> tuple[str, ...] | None:
     """The contents of a rendered conversation, each ending where the frame's next piece first appears; None without the frame.
 

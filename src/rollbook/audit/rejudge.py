@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError
 
 from rollbook.records import RewardVector, Scored, Task, Trace, Verdict
-from rollbook.records.recipe import Reward, RewardSettings
+from rollbook.records.recipe import EnvironmentReward, Reward, RewardSettings
 from rollbook.rewards import MagistralJudge, RewardError, format_gate
 from rollbook.rewards.magistral import Stamps, gated_vector, graded_vector
 from rollbook.rewards.numbers import compare
@@ -31,6 +31,8 @@ class Rejudge:
     @classmethod
     def of(cls, settings: Reward) -> Rejudge | str:
         """The judge for these settings, or why there is none."""
+        if isinstance(settings, EnvironmentReward):
+            return "an environment's verifier judges its final state; `audit --deep` plays and grades it again"
         if not isinstance(settings, RewardSettings):
             return "a composed reward is judged again by `audit --deep` alone"
         try:

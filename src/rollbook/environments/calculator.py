@@ -30,9 +30,8 @@ from rollbook.records import (
     content_id,
 )
 
-SCHEMA = ToolSchema(name="calculator", description="Evaluates +, - and * over whole numbers.", parameters={
-    "type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"],
-    "additionalProperties": False})
+PARAMETERS = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"],
+              "additionalProperties": False}
 OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 LONGEST = 200            # characters of an expression
@@ -47,6 +46,7 @@ class Calculator:
     low: int = 10
     high: int = 99
     system_prompt: str = ""
+    tool: str = "calculator"
 
     def image(self) -> EnvironmentImage:
         return image_of(self)
@@ -65,7 +65,7 @@ class Calculator:
             prompt = (*system, Message(role="user", content=text, origin="raw"))
             task = Task(raw=content_id(raw), family="calculator", prompt=prompt,
                         reference=str(sum(numbers)), canonical=f"sum:{'+'.join(map(str, sorted(numbers)))}",
-                        predicate="calculator.answer", initial_state="prompt", tools=(SCHEMA.name,),
+                        predicate="calculator.answer", initial_state="prompt", tools=(self.tool,),
                         budget=Budget(max_tokens=256, max_turns=4), termination=("answered", "turn_limit"))
             pairs.setdefault(text, (raw, task))
             if len(pairs) == count:
@@ -73,7 +73,7 @@ class Calculator:
         return TaskSet(raw=tuple(raw for raw, _ in pairs.values()), tasks=tuple(task for _, task in pairs.values()))
 
     def build(self, *, services: Services, seed: int) -> CalculatorEpisode:
-        return CalculatorEpisode()
+        return CalculatorEpisode(tool=self.tool)
 
     def verify(self, task: Task, state: FinalState, *, services: Services) -> Grade | Ungraded:
         """1.0 where the answer is the reference, and how often the tool was used."""
@@ -85,7 +85,7 @@ class Calculator:
 
     def solutions(self, task: Task) -> Solutions:
         expression = task.prompt[-1].content.removesuffix(" =")
-        call = Action(calls=(ToolCall(id="call_0_0", name=SCHEMA.name, arguments={"expression": expression}),))
+        call = Action(calls=(ToolCall(id="call_0_0", name=self.tool, arguments={"expression": expression}),))
         wrong = str(int(task.reference) + 1)
         return Solutions(gold=((call, Action(text=task.reference)),), wrong=((call, Action(text=wrong)), (call,)))
 
@@ -94,12 +94,13 @@ class Calculator:
 class CalculatorEpisode(Snapshots):
     """One sum. `answer` is what the policy said without calling the tool."""
 
+    tool: str = "calculator"
     calls: int = 0
     answer: str | None = None
 
     @property
     def tools(self) -> tuple[ToolSchema, ...]:
-        return (SCHEMA,)
+        return (ToolSchema(name=self.tool, description="Evaluates +, - and * over whole numbers.", parameters=PARAMETERS),)
 
     async def reset(self, task: Task) -> Observation:
         return Observation()

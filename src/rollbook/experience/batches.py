@@ -76,8 +76,12 @@ def minibatches(groups: Sequence[AdmittedGroup], count: int) -> tuple[tuple[Admi
     return tuple(tuple(groups[a:b]) for a, b in pairwise(bounds))
 
 
-def credited(parts: Sequence[Sequence[AdmittedGroup]], objective: Objective, scope: str) -> tuple[Credit, ...]:
-    """One credit record per minibatch; the rule sees the whole step, so that it may normalise over either."""
+def credited(parts: Sequence[Sequence[AdmittedGroup]], objective: Objective, scope: str, *,
+             misfit_penalty: float = 0.0) -> tuple[Credit, ...]:
+    """One credit record per minibatch; the rule sees the whole step, so that it may normalise over either.
+
+    `misfit_penalty` is taken from the advantage of every token of a call that could not be made.
+    """
     groups = [one for part in parts for one in part]
     members = [member for one in groups for member in one.members]
     reward_S = torch.tensor([m.verdict.vector.total for m in members], dtype=torch.float64)
@@ -97,7 +101,7 @@ def credited(parts: Sequence[Sequence[AdmittedGroup]], objective: Objective, sco
             scope=f"{scope}/{index}", rule=_plain(rule), traces=tuple(m.trace.id for m in members[here]),
             group_of=tuple(one.id for one in part for _ in one.members), reward=tuple(reward_S[here].tolist()),
             advantage=tuple(given.advantage_S[here].tolist()), gamma=None, lam=None, baseline=BASELINE[type(rule).__name__],
-            normalized_over=NORMALIZED_OVER[type(rule).__name__]))
+            normalized_over=NORMALIZED_OVER[type(rule).__name__], misfit_penalty=misfit_penalty))
         at += size
     return tuple(records)
 
@@ -125,8 +129,19 @@ def pack(part: Sequence[AdmittedGroup], credit: Credit, objective: Objective, *,
         token_T=torch.tensor([t for ss in segments for s in ss for t in s.token_ids], dtype=torch.long),
         behavior_T=torch.tensor([x for ss in segments for s in ss for x in s.logps or ()], dtype=torch.float32),
         version_T=torch.tensor([s.version for ss in segments for s in ss for _ in s.token_ids], dtype=torch.long),
-        advantage_T=advantage_S[seq_T], anchor_T=None, reference_T=None, terms=terms, weight_KT=torch.stack(weights),
+        advantage_T=_less_misfits(advantage_S[seq_T], members, length_S, credit.misfit_penalty),
+        anchor_T=None, reference_T=None, terms=terms, weight_KT=torch.stack(weights),
         plan=micro_batches(part, max_tokens), credit=credit)
+
+
+def _less_misfits(advantage_T: Tensor, members: Sequence[Experience], length_S: Tensor, penalty: float) -> Tensor:
+    """The advantages, less the penalty at exactly the tokens of calls that could not be made."""
+    if penalty:
+        start_S = torch.cumsum(length_S, 0) - length_S
+        for member, start in zip(members, start_S.tolist(), strict=True):
+            for place in member.trace.misfit_tokens():
+                advantage_T[start + place] -= penalty
+    return advantage_T
 
 
 def _correct(member: Experience) -> int:

@@ -11,7 +11,7 @@ from rollbook.orchestration.proof import prove
 from rollbook.records import Composition, EnvironmentImage, RecipeError, content_id
 from rollbook.records.composition import ComposedReward
 from rollbook.records.ready_made import NamedReward
-from rollbook.records.recipe import Reward, RewardSettings
+from rollbook.records.recipe import EnvironmentReward, Reward, RewardSettings
 from rollbook.rewards import MagistralJudge, package_versions
 from rollbook.rewards.composed import ComposedJudge
 from rollbook.rewards.composed.judge import checked
@@ -51,6 +51,9 @@ def make_judge(reward: Reward, scorers: Mapping[str, Scorer]) -> JudgeWithStamp:
     """The judge of a reward; a sandbox is started where it runs code."""
     if isinstance(reward, RewardSettings):
         return MagistralJudge(reward)
+    if isinstance(reward, EnvironmentReward):
+        raise RecipeError("an environment's verifier judges a whole run", got="EnvironmentReward without an environment",
+                          fix="choose another reward, or give the recipe an environment")
     runs = any(part.measure.startswith("code") for part in checked(reward).parts.values())
     if not runs:
         return ComposedJudge(reward, Sources(scorers=scorers))
@@ -67,8 +70,8 @@ def judging(session: Session, reward: str | None) -> Judging:
         settings = session.settings.rewards.get(reward)
         if settings is None:
             raise RecipeError("no such reward in the recipe", got=reward, fix=f"one of {', '.join(session.settings.rewards)}")
-        models = {f"model:{stage}": RewardModelScorer.of(session, stage)
-                  for stage in (() if isinstance(settings, RewardSettings) else measured_by(settings))}
+        measured = () if isinstance(settings, RewardSettings | EnvironmentReward) else measured_by(settings)
+        models = {f"model:{stage}": RewardModelScorer.of(session, stage) for stage in measured}
         judge = make_judge(settings, {**session.scorers, **models})
         image = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
         session.judges[reward] = Judging(judge=judge, image=image)

@@ -20,14 +20,17 @@ from rollbook.ledger import Ledger, environment_manifest
 from rollbook.ledger.manifest import without_home
 from rollbook.models.load import Policy, load_policy, news
 from rollbook.models.runtime import prepare
+from rollbook.orchestration.environment_proof import prove_environment
 from rollbook.orchestration.judges import make_judge
 from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
-from rollbook.orchestration.session import Progress, Session
+from rollbook.orchestration.session import JudgeWithStamp, Progress, Session
 from rollbook.orchestration.stages import run_stage, steps_of
 from rollbook.orchestration.state import StepState, drop_state, read_state, restore
+from rollbook.orchestration.surroundings import Surroundings, environment_tasks, surroundings
 from rollbook.records import (
     Diverged,
+    EnvironmentImage,
     LedgerError,
     PolicyVersion,
     RecipeError,
@@ -40,8 +43,16 @@ from rollbook.records import (
     content_id,
 )
 from rollbook.records.graph import START, order
-from rollbook.records.recipe import PolicyGradient, Pretrained, RewardSettings, SamplingSettings, Settings
-from rollbook.rewards import MagistralJudge, package_versions
+from rollbook.records.recipe import (
+    EnvironmentReward,
+    PolicyGradient,
+    Pretrained,
+    Reward,
+    RewardSettings,
+    SamplingSettings,
+    Settings,
+)
+from rollbook.rewards import EnvironmentJudge, MagistralJudge, package_versions
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.tasks import Acquired, Likeness, Side, Split, acquire, decontaminate, shares, split
 
@@ -147,20 +158,28 @@ def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split],
              dtype: torch.dtype) -> Iterator[Session]:
     policy, sides = made
     session = None
-    reward = recipe.settings.reward
+    with surroundings(recipe.settings) as around:
+        judge, image = _judging(recipe.settings.reward, around)
+        try:
+            engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype, decode=policy.tokenizer.decode)
+            session = Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=judge, sides=sides,
+                              tasks={task.id: task for task in (*sides.train, *sides.heldout)}, image=image, dtype=dtype,
+                              publisher=Publisher(ledger, policy.decoder, engine, next_index=0,
+                                                  probe=policy.tokenizer.prompt(sides.train[0].prompt)), versions={},
+                              around=around, progress=progress)
+            yield session
+        finally:
+            judge.close()
+            for used in session.judges.values() if session is not None else ():
+                used.judge.close()
+
+
+def _judging(reward: Reward, around: Surroundings | None) -> tuple[JudgeWithStamp, EnvironmentImage]:
+    """The default judge of a run and the image of what its verdicts depend on."""
+    if around is not None and isinstance(reward, EnvironmentReward):
+        return EnvironmentJudge(reward, around.definition, around.image, around.services), around.image
     judge = MagistralJudge(reward) if isinstance(reward, RewardSettings) else make_judge(reward, {})
-    try:
-        engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype, decode=policy.tokenizer.decode)
-        session = Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=judge, sides=sides, progress=progress,
-                      tasks={task.id: task for task in (*sides.train, *sides.heldout)},
-                      image=single_turn_image(verifier=judge.stamp, dependencies=package_versions()), dtype=dtype,
-                      publisher=Publisher(ledger, policy.decoder, engine, next_index=0,
-                                          probe=policy.tokenizer.prompt(sides.train[0].prompt)), versions={})
-        yield session
-    finally:
-        judge.close()
-        for used in session.judges.values() if session is not None else ():
-            used.judge.close()
+    return judge, single_turn_image(verifier=judge.stamp, dependencies=package_versions())
 
 
 def _loaded(settings: Settings, progress: Progress) -> Policy:
@@ -176,6 +195,8 @@ def _loaded(settings: Settings, progress: Progress) -> Policy:
 
 
 def _tasks(settings: Settings) -> tuple[Acquired, Split]:
+    if settings.environment is not None:
+        return environment_tasks(settings, settings.environment)
     acquired = acquire(settings.tasks, acquired_at=ACQUIRED_AT)
     return acquired, split(acquired.tasks, train=settings.tasks.train, heldout=settings.tasks.heldout, seed=settings.tasks.seed,
                            weights=shares(settings.tasks))
@@ -186,13 +207,16 @@ def _record_sources(session: Session, acquired: Acquired) -> None:
     ledger, sides = session.ledger, session.sides
     train, heldout = _side(acquired, sides.train), _side(acquired, sides.heldout)
     ledger.append(session.image)
+    if session.around is not None:
+        ledger.append(session.around.spec)
     ledger.write_table("tasks/raw", acquired.raw)
     ledger.write_table("tasks/train", sides.train)
     ledger.write_table("tasks/heldout", sides.heldout)
     ledger.append(decontaminate(train, heldout, protocol="heldout", likeness=LIKENESS))
     _protect(ledger, train)
     ledger.append(session.judge.composition)
-    ledger.append(prove(session.image, session.judge, session.settings, sides.train))
+    ledger.append(prove(session.image, session.judge, session.settings, sides.train) if session.around is None
+                  else prove_environment(session.around, session.settings, sides.train))
     tokenizer = session.policy.tokenizer
     ledger.append(TokenizerFile(tokenizer=tokenizer.digest, template=tokenizer.template_digest,
                                 blob=ledger.put(tokenizer.document())))
@@ -225,6 +249,16 @@ def _without_home(recipe: ResolvedRecipe) -> ResolvedRecipe:
 def _check_supported(settings: Settings) -> None:
     """Refuses what the recipe may say and this runtime does not do, instead of ignoring it."""
     for name, stage in settings.stages.items():
+        if isinstance(stage, PolicyGradient) and (around := settings.environment) and (
+                around.reasoning != "keep" or around.compaction != "none"):
+            raise RecipeError(f"stages.{name} cannot train attempts of several contexts yet",
+                              got=f"environment.reasoning {around.reasoning}, environment.compaction {around.compaction}",
+                              why="the learner's batch holds one context of an attempt, the others would be left out unseen",
+                              fix="--set environment.reasoning=keep --set environment.compaction=none "
+                                  "--set environment.compact_at=0; evaluation does all of them")
+        if isinstance(stage, PolicyGradient) and settings.environment is not None and stage.asynchrony is not None:
+            raise RecipeError(f"stages.{name} cannot sample while it trains in an environment", got=str(stage.asynchrony),
+                              why="groups in flight are single turns here", fix=f"leave stages.{name}.asynchrony out")
         if isinstance(stage, PolicyGradient) and (stage.max_policy_age != 0) != (stage.asynchrony is not None):
             raise RecipeError(f"stages.{name}.asynchrony and a max_policy_age above 0 come together",
                               got=f"max_policy_age {stage.max_policy_age}, asynchrony {stage.asynchrony}",

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollbook.experience.admission import Admission, AdmissionRule, admit, group
+from rollbook.experience.admission import Admission, AdmissionRule, AdmittedGroup, admit, group
 from rollbook.experience.batches import Packed, credited, minibatches, pack, with_scores
 from rollbook.ledger import Ledger, close_census
 from rollbook.objectives import all_reads
@@ -16,7 +16,7 @@ from rollbook.objectives.core import Objective
 from rollbook.orchestration.measures import Updated, step_metrics
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.recording import Moved, batch_record, update_record
-from rollbook.records import Batch, Dispatch, Diverged, Judge, PolicyVersion, StepReport, Task, TaskId, Trace, Verdict
+from rollbook.records import Batch, Credit, Dispatch, Diverged, Judge, PolicyVersion, StepReport, Task, TaskId, Trace, Verdict
 from rollbook.rollouts.solve import Rollouts
 from rollbook.training.policy import PolicyLearner
 
@@ -32,6 +32,7 @@ class StepSettings:
     minibatches: int
     max_batch_tokens: int
     max_length: int
+    misfit_penalty: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,7 @@ def step(run: PolicyRun, source: Source, policy: PolicyVersion, number: int) -> 
     updated: list[Updated] = []
     trained = time.monotonic()
     packed = [pack(part, credit, run.objective, max_tokens=run.settings.max_batch_tokens, max_length=run.settings.max_length)
-              for part, credit in zip(parts, credited(parts, run.objective, scope) if parts else (), strict=True)]
+              for part, credit in zip(parts, credits_of(run, parts, scope), strict=True)]
     scored = [run.learner.score(one, run.objective, next_up=not place)  # anchor, reference: only what is read, before any update
               for place, one in enumerate(packed)]
     for place, one in enumerate(scored):
@@ -109,6 +110,11 @@ def step(run: PolicyRun, source: Source, policy: PolicyVersion, number: int) -> 
                         observed={k: v for k, v in metrics.items() if k.startswith(OBSERVED_METRICS)})
     run.ledger.append(report)
     return version, report
+
+
+def credits_of(run: PolicyRun, parts: Sequence[Sequence[AdmittedGroup]], scope: str) -> tuple[Credit, ...]:
+    """One credit record a minibatch; none where nothing was admitted."""
+    return credited(parts, run.objective, scope, misfit_penalty=run.settings.misfit_penalty) if parts else ()
 
 
 OBSERVED_METRICS = ("time/", "rollout/tokens_per_s")

@@ -47,6 +47,12 @@ BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     r.RewardSettings: {**dict.fromkeys(("format_reward", "length_penalty", "language_reward"), NATURAL),
                        "correct_reward": POSITIVE, "length_max": COUNT, "length_cache": COUNT, "verify_seconds": POSITIVE,
                        "verify_workers": COUNT},
+    r.EnvironmentReward: {"format_reward": NATURAL, "correct_reward": POSITIVE},
+    r.EnvironmentSettings: {
+        **dict.fromkeys(("max_turns", "turn_tokens", "max_calls", "reply_characters", "summary_tokens", "subagent_tokens"),
+                        COUNT),
+        **dict.fromkeys(("max_seconds", "call_seconds"), POSITIVE),
+        **dict.fromkeys(("compact_at", "keep_turns", "subagents", "misfit_penalty"), NATURAL)},
     r.OptimizerSettings: {"learning_rate": POSITIVE, "beta1": PROBABILITY, "beta2": PROBABILITY, "eps": POSITIVE,
                           "weight_decay": NATURAL, "warmup_steps": NATURAL, "max_grad_norm": POSITIVE},
     r.SamplingSettings: {"temperature": NATURAL, "top_p": Bound(0, 1, open_low=True), "top_k": NATURAL, "min_p": PROBABILITY},

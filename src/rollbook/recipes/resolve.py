@@ -14,11 +14,12 @@ from rollbook.recipes.problems import Problems
 from rollbook.recipes.values import OBJECTIVE_KIND, Entry, Tree, entries, plain
 from rollbook.recipes.yamltext import join
 from rollbook.records import graph
-from rollbook.records.codec import TAG, decode, nearest
+from rollbook.records.codec import TAG, decode, nearest, sparse_fields
 from rollbook.records.errors import CodecError, RecipeError
 from rollbook.records.recipe import Provenance, ResolvedRecipe, RewardSettings, Scale, Settings, Stage
 
 SCALES: tuple[str, ...] = get_args(Scale)
+OPTIONAL = {name for name, _ in sparse_fields(Settings)}
 
 
 def resolve(document: Document, scale: str, overrides: Sequence[str] = (), assumed: Assumptions | None = None) -> ResolvedRecipe:
@@ -84,6 +85,8 @@ def _decoded(settings: Tree, source: str, problems: Problems) -> Settings | None
         if name not in settings and name in optional:
             continue
         if name not in settings:
+            if name in OPTIONAL:
+                continue
             _misfit(CodecError(f"missing key {name}", why="Settings needs it", fix=f"write {name}"), settings, source, problems)
             continue
         parts[name] = _section(hints[name], settings[name], name, settings, source, problems)
@@ -136,7 +139,8 @@ def _provenance(settings: Tree, decoded: Settings) -> dict[str, Provenance]:
 def leaves(record: Any, path: str = "") -> list[str]:
     """Dotted paths of every value of a record."""
     if dataclasses.is_dataclass(record):
-        items = [(field.name, getattr(record, field.name)) for field in dataclasses.fields(record)]
+        absent = {name for name, default in sparse_fields(type(record)) if getattr(record, name) == default}
+        items = [(field.name, getattr(record, field.name)) for field in dataclasses.fields(record) if field.name not in absent]
     elif isinstance(record, dict):
         items = list(record.items())
     else:

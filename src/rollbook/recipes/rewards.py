@@ -8,7 +8,7 @@ from rollbook.records.composition import ComposedReward, SoftLength, misfits
 from rollbook.records.errors import RecipeError
 from rollbook.records.graph import order, scored_by
 from rollbook.records.ready_made import NamedReward, expanded, named_misfits
-from rollbook.records.recipe import Evaluate, PassRate, Reward, RewardModel, RewardSettings, Settings
+from rollbook.records.recipe import EnvironmentReward, Evaluate, PassRate, Reward, RewardModel, RewardSettings, Settings
 
 
 def check(settings: Settings, problems: Problems) -> None:
@@ -48,6 +48,8 @@ def check(settings: Settings, problems: Problems) -> None:
 
 def _checked(reward: Reward, path: str, max_tokens: int, problems: Problems) -> ComposedReward | None:
     """The composition, if it is one that can be computed."""
+    if isinstance(reward, EnvironmentReward):
+        return None
     if isinstance(reward, RewardSettings):
         _check_magistral(reward, path, max_tokens, problems)
         return None

@@ -9,6 +9,7 @@ from rollbook.recipes.problems import Problems
 from rollbook.recipes.stage_checks import check_batch_tokens, check_exploring, check_warmup, refuse, shortest_prompt
 from rollbook.records import graph
 from rollbook.records.recipe import (
+    EnvironmentReward,
     Evaluate,
     PassRate,
     PolicyGradient,
@@ -27,6 +28,7 @@ def check(settings: Settings, problems: Problems) -> None:
     _check_run(settings, problems)
     _check_context(settings, problems)
     _check_families(settings, problems)
+    _check_environment(settings, problems)
     rewards.check(settings, problems)
     graph_check.check(settings.stages, problems)
     for name, stage in settings.stages.items():
@@ -79,8 +81,34 @@ def _check_context(settings: Settings, problems: Problems) -> None:
                 "lower tasks.max_tokens, shorten tasks.system_prompt, or choose a model with a longer context")
 
 
+def _check_environment(settings: Settings, problems: Problems) -> None:
+    """An environment brings its own tasks and its own verifier."""
+    environment = settings.environment
+    given = isinstance(settings.reward, EnvironmentReward)
+    if (environment is not None) != given or any(isinstance(one, EnvironmentReward) for one in settings.rewards.values()):
+        refuse(problems, "reward.kind = EnvironmentReward goes with an environment, and with nothing else",
+               f"{type(settings.reward).__name__}, {'an environment' if environment else 'no environment'}",
+               "an environment's final state is graded by its own verifier, a single answer by its text",
+               "make reward.kind EnvironmentReward exactly where there is an environment")
+    if environment is None:
+        return
+    if settings.tasks.families:
+        refuse(problems, "tasks.families must be empty where there is an environment", ", ".join(settings.tasks.families),
+               "the environment makes the tasks", "set tasks.families to {} and the environment's parameters instead")
+    if settings.tasks.system_prompt:
+        refuse(problems, "tasks.system_prompt must be empty where there is an environment",
+               repr(settings.tasks.system_prompt)[:60], "the environment writes its tasks' messages",
+               "use the environment's parameters")
+    if (environment.compaction == "none") != (environment.compact_at == 0):
+        refuse(problems, "environment.compaction needs environment.compact_at, and the other way round",
+               f"{environment.compaction}, {environment.compact_at}", "one says what is done, the other when", "set both or none")
+    if (environment.turn_tokens or 0) > settings.tasks.max_tokens:
+        refuse(problems, f"environment.turn_tokens must be at most tasks.max_tokens = {settings.tasks.max_tokens}",
+               environment.turn_tokens, "a turn cannot have more tokens than the episode", "lower environment.turn_tokens")
+
+
 def _check_families(settings: Settings, problems: Problems) -> None:
-    if not settings.tasks.families:
+    if not settings.tasks.families and settings.environment is None:
         refuse(problems, "tasks.families must name at least one family", "none", "there would be no tasks", "add one")
     for name, family in settings.tasks.families.items():
         numbers = family.parameters

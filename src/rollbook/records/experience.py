@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from rollbook.records.codec import SPARSE
 from rollbook.records.errors import RecordError
 from rollbook.records.recipe import Plain
 from rollbook.records.reward import Scored
@@ -73,7 +74,8 @@ class Census:
 class Credit:
     """Stage 10: the rule and its result, one advantage per sequence (or per token), in the order of `traces`.
 
-    `rule` is the settings record of the objective's credit, encoded. `group_of` gives each sequence's group id.
+    `rule` is the settings record of the objective's credit, encoded. `group_of` gives each sequence's group id. `misfit_penalty`
+    is taken from the advantage of exactly the tokens of calls that could not be made (`Trace.misfit_tokens`).
 
     Example: Credit(scope="rl/000001/0", rule={"kind": "MinibatchStandardized", "eps": 1e-6, "ddof": 0}, traces=("Trace:1",),
         group_of=("g1",), reward=(1.0,), advantage=(0.7,), gamma=1.0, lam=1.0, baseline="group mean", normalized_over="minibatch")
@@ -90,6 +92,7 @@ class Credit:
     lam: float | None
     baseline: str
     normalized_over: str
+    misfit_penalty: float = field(default=0.0, metadata=SPARSE)
 
     def __post_init__(self) -> None:
         sizes = {len(self.traces), len(self.group_of), len(self.reward), len(self.advantage)}

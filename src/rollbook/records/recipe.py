@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from rollbook.records.codec import SPARSE
 from rollbook.records.composition import ComposedReward
+from rollbook.records.episode import Dialect, Reasoning
 from rollbook.records.ready_made import NamedReward
 from rollbook.records.stages import (
     Comparisons,
@@ -127,7 +129,47 @@ class RewardSettings:
     verify_workers: int
 
 
-Reward = RewardSettings | ComposedReward | NamedReward
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentReward:
+    """What an environment's own verifier is worth: `correct_reward` times the accuracy that it gives to a final state, and
+    `format_reward` where no call was malformed."""
+
+    format_reward: float
+    correct_reward: float
+
+
+Reward = RewardSettings | ComposedReward | NamedReward | EnvironmentReward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSettings:
+    """Where tasks come from and are solved, instead of a single turn. `definition` is package.module:Class, `tools` the permitted
+    ones (empty: all). Of a whole episode: `tasks.max_tokens` tokens of the policy, `max_turns` turns, `max_calls`, `max_seconds`.
+
+    `announce`: tools are described in the system message. `compact_at` tokens of context: what happens then is `compaction`.
+    `misfit_penalty` is taken from the advantage of exactly the tokens of calls that could not be made.
+    """
+
+    name: str
+    definition: str
+    parameters: Mapping[str, Plain]
+    tools: tuple[str, ...]
+    dialect: Dialect
+    reasoning: Reasoning
+    announce: bool
+    max_turns: int
+    turn_tokens: int | None = None
+    max_calls: int | None = None
+    max_seconds: float | None = None
+    call_seconds: float = 30.0
+    reply_characters: int = 20_000
+    compaction: Literal["none", "summary", "discard"] = "none"
+    compact_at: int = 0
+    summary_tokens: int = 256
+    keep_turns: int = 1
+    subagents: int = 0
+    subagent_tokens: int = 256
+    misfit_penalty: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +182,7 @@ class Settings:
     reward: Reward
     stages: Mapping[str, Stage]
     rewards: Mapping[str, Reward] = field(default_factory=dict)
+    environment: EnvironmentSettings | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +202,8 @@ __all__ = [
     "Comparisons",
     "ComposedReward",
     "Dpo",
+    "EnvironmentReward",
+    "EnvironmentSettings",
     "Evaluate",
     "Family",
     "Label",

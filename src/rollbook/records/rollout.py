@@ -197,6 +197,16 @@ class Trace:
     def token_ids(self) -> tuple[int, ...]:
         return tuple(token for segment in self.segments for token in segment.token_ids)
 
+    def misfit_tokens(self) -> tuple[int, ...]:
+        """Places, among the trajectory's action tokens, of those that stand in calls that could not be made."""
+        found: list[int] = []
+        at = 0
+        for turn in self.episode.turns if self.episode is not None else ():
+            if turn.part == 0:
+                found += [at + place for misfit in turn.misfits for place in range(misfit.start, misfit.start + misfit.length)]
+                at += turn.tokens
+        return tuple(found)
+
     def contexts(self) -> tuple[Trace, ...]:
         """The attempt as one trajectory for each context that is trained, in the order they were opened, each without parts.
 

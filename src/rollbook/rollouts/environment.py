@@ -83,7 +83,7 @@ class EnvironmentRollouts(Rollouts):
                        renderer=Renderer(self.tokenizer, spoken, announces=self.rules.announces))
 
     def _asked(self, key: str, task: Task, harness: Harness) -> Request:
-        request = self._request(key, self.tokenizer.prompt(task.prompt))
+        request = self.request(key, self.tokenizer.prompt(task.prompt))
         return replace(request, stop_ids=tuple(sorted(harness.renderer.stop_ids - self.tokenizer.stop_ids)),
                        max_tokens=harness.budget.turn_tokens or harness.budget.max_tokens)
 

@@ -64,6 +64,11 @@ class Renderer:
             pieces += [("template", before), (owner, content), ("template", after), ("template", piece)]
         return self._encoded(pieces)
 
+    def message(self, reply: Reply) -> Message:
+        """A reply as the chat message that the template shows."""
+        role, _, parts = self._content(reply)
+        return Message(role=role, content="".join(parts), origin="tool" if reply.owner == "tool" else "environment")
+
     def _content(self, reply: Reply) -> tuple[Role, Owner, tuple[str, str, str]]:
         role = ROLES[reply.owner]
         if role != "tool":

@@ -77,7 +77,7 @@ class CreditDetector(Detector):
         traces = self._of_trajectories(run, where, credit, rule)
         if traces is not None:
             self._tokens(step, traces)
-        self._constant(step, credit)
+        self._constant(step, credit, traces)
 
     def finish(self, run: RunIndex) -> None:
         self._recompute()
@@ -151,8 +151,9 @@ class CreditDetector(Detector):
             self.fail(where, f"{len(where_T)} tokens of the batch of {step.batch.scope} are not the trajectories' action tokens, "
                       f"first at {int(where_T[0])}", "pack the policy's own token ids in order")
 
-    def _constant(self, step: StoredStep, credit: Credit) -> None:
-        """Every token of a sequence carries the sequence's advantage; groups of the batch are the credit's."""
+    def _constant(self, step: StoredStep, credit: Credit, traces: Sequence[Trace] | None) -> None:
+        """Every token of a sequence carries the sequence's advantage, less the penalty where a call could not be made; groups of
+        the batch are the credit's."""
         given, where = step.given, step.batch_id
         count = len(credit.traces)
         if given["length"].shape != (count,) or not np.array_equal(given["seq"], np.repeat(np.arange(count), given["length"])):
@@ -160,6 +161,11 @@ class CreditDetector(Detector):
                       "number the tokens of the batch by their sequence, end to end")
             return
         wanted = np.array(credit.advantage, dtype=np.float64).astype(np.float32)[given["seq"]]
+        if credit.misfit_penalty and traces is not None and int(given["length"].sum()) == len(wanted):
+            starts = np.cumsum(given["length"]) - given["length"]
+            for trace, start in zip(traces, starts.tolist(), strict=True):
+                for place in trace.misfit_tokens():
+                    wanted[start + place] -= np.float32(credit.misfit_penalty)
         off = np.flatnonzero(~(given["advantage"] == wanted)) if given["advantage"].shape == wanted.shape else np.array([0])
         if off.size:
             at = int(off[0])

@@ -8,6 +8,8 @@ import numpy as np
 
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
+from rollbook.audit.observations import unseen
+from rollbook.audit.prompts import contained
 from rollbook.audit.sampling import Sample
 from rollbook.records import HostUpdate, NotExposed, Trace, sampled_hash
 from rollbook.records.host import ids_hash
@@ -53,6 +55,8 @@ class EventsDetector(Detector):
         self._hashes(run, row)
         if self.sample.takes(row.id):
             self._text(run, row)
+            if run.tokenizer is not None and (problem := unseen(trace, run.tokenizer)):
+                self.fail(row.id, problem, "show the policy what the environment said, and record what was shown")
 
     def step(self, run: RunIndex, step: StoredStep) -> None:
         """The batch's sequences, one after the other, are the policy's tokens of its trajectories."""
@@ -140,7 +144,8 @@ class EventsDetector(Detector):
             return
         if trace.task not in self.prompts:
             self.prompts = {trace.task: tokenizer.prompt(task.prompt)}      # attempts at a task stand together
-        if trace.prompt_ids != self.prompts[trace.task]:
+        if trace.prompt_ids != self.prompts[trace.task] and not (
+                trace.episode is not None and contained(task.prompt, tokenizer.decode(trace.prompt_ids))):
             self.fail(row.id, f"its prompt of {len(trace.prompt_ids)} tokens is not the rendered prompt of {trace.task[:17]}",
                       "render the task's own messages with the recorded template")
 

@@ -237,7 +237,7 @@ def stopped(trace: Trace, spent: int, envelope: SamplingEnvelope, stops: Set[int
     match trace.stop_reason:
         case "end_of_turn" if stops and not ended:
             return "it is said to have ended its turn, its last token ends none"
-        case "length" if spent != envelope.max_tokens:
+        case "length" if trace.episode is None and spent != envelope.max_tokens:
             return f"it is said to have been cut by its length, after {spent} of {envelope.max_tokens} tokens"
         case "length" if ended:
             return "it is said to have been cut by its length, its last token ends the turn"

@@ -22,7 +22,7 @@ from rollbook.records import (
     Verdict,
     VerifierStamp,
 )
-from rollbook.records.recipe import RewardSettings, Settings
+from rollbook.records.recipe import EnvironmentReward, RewardSettings, Settings
 from rollbook.rewards.composed.values import composed_name, misfit
 from rollbook.rewards.magistral import COMPOSITION
 
@@ -317,6 +317,8 @@ def impossible(vector: RewardVector, settings: Settings) -> str:
     for reward in (settings.reward, *settings.rewards.values()):
         if isinstance(reward, RewardSettings) and vector.composition == COMPOSITION:
             found = misvalued(vector, reward)
+        elif isinstance(reward, EnvironmentReward):
+            found = misgraded(vector, reward)
         elif not isinstance(reward, RewardSettings) and vector.composition == composed_name(reward):
             found = misfit(vector, reward)
         else:
@@ -324,6 +326,14 @@ def impossible(vector: RewardVector, settings: Settings) -> str:
         if not found:
             return ""
     return found
+
+
+def misgraded(vector: RewardVector, settings: EnvironmentReward) -> str:
+    """The same for an environment's verifier."""
+    paid, accuracy, value = vector.value("correctness"), vector.accuracy, vector.value("format")
+    if paid is not None and abs(paid - settings.correct_reward * (accuracy or 0.0)) > SAME:
+        return f"correctness is {paid:g} for an accuracy of {accuracy}, the recipe gives {settings.correct_reward:g} for 1"
+    return "" if value in (None, 0.0, settings.format_reward) else f"format is {value:g}, the recipe gives 0 or its own"
 
 
 def misvalued(vector: RewardVector, settings: RewardSettings) -> str:

@@ -61,7 +61,8 @@ def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: 
         restore_trained(session, {POLICY: Trained(module=session.policy.decoder, optimizer=optimizer)})
     settings = StepSettings(prompts=stage.prompts, per_task=stage.per_task, groups=stage.groups, max_waves=stage.max_waves,
                             minibatches=stage.minibatches, max_batch_tokens=stage.max_batch_tokens,
-                            max_length=session.settings.tasks.max_tokens)
+                            max_length=session.settings.tasks.max_tokens,
+                            misfit_penalty=around.misfit_penalty if (around := session.settings.environment) else 0.0)
     return PolicyRun(stage=name, ledger=session.ledger, rollouts=session.rollouts(stage.sampling),
                      judge=judging(session, stage.reward).judge, learner=learner, publisher=session.publisher,
                      objective=objective, settings=settings, tasks=session.tasks,

@@ -10,6 +10,7 @@ from rollbook.orchestration.recording import sft_tensors
 from rollbook.orchestration.session import Session
 from rollbook.orchestration.stages.elements import order
 from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state, restore_trained, save_state
+from rollbook.orchestration.surroundings import demonstrations_of
 from rollbook.records import Demonstration, Message, PolicyVersion, Scored, SftReport, Span, Trace, Verdict, content_id
 from rollbook.records.recipe import SamplingSettings, Sft
 from rollbook.tasks import GENERAL_PROMPTS, demonstrations
@@ -63,6 +64,9 @@ def written(session: Session, name: str, stage: Sft) -> list[Demonstration]:
     seed = session.settings.run.seed
     made = []
     count = total - general if stage.traces else 0
+    if session.around is not None and count:
+        made += demonstrations_of(session.around, session.sides.train, tokenizer, count=count, seed=seed, mixture=stage.traces)
+        count = 0
     for task, text, author in demonstrations(session.sides.train, count=count, seed=seed, mixture=stage.traces) if count else ():
         made.append(demonstration(session, task.id, task.prompt, ((*tokenizer.encode(text), stop), author)))
     if general or not stage.data:

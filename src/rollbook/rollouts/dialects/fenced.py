@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from rollbook.records import Action, ToolSchema
 from rollbook.records import Dialect as DialectName
-from rollbook.records import ToolSchema
 from rollbook.rollouts.dialects.reading import Made, Malformed, Spoken, outside, reasoning_end
 
 FENCE = re.compile(r"^[ ]{0,3}(`{3,})([^`\n]*)$", re.MULTILINE)
@@ -36,6 +36,15 @@ class Fenced:
                 body = text[opening.end() + 1:max(opening.end() + 1, close.start() - 1)]
                 calls.append(Made(name=name, arguments=body, start=opening.start(), end=close.end()))
         return Spoken(text=outside(text, begin, calls), calls=tuple(calls), reasoning_end=begin)
+
+    def write(self, action: Action, tools: Sequence[ToolSchema]) -> str:
+        blocks = []
+        for call in action.calls:
+            body = str(next(iter(call.arguments.values()), ""))
+            longest = max((len(run) for run in re.findall(r"`+", body)), default=0)
+            fence = "`" * max(3, longest + 1)
+            blocks.append(f"{fence}{call.name}\n{body}\n{fence}")
+        return "\n".join([*([action.text] if action.text else []), *blocks])
 
     def announce(self, tools: Sequence[ToolSchema]) -> str:
         listed = "\n".join(f"{tool.name}: {tool.description}" for tool in tools)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
+from rollbook.records import Action, ToolSchema
 from rollbook.records import Dialect as DialectName
-from rollbook.records import ToolSchema
 from rollbook.rollouts.dialects.reading import (
     Made,
     Malformed,
@@ -36,6 +37,11 @@ class Hermes:
             calls.append(_call(text, at))
             at = text.find(OPEN, calls[-1].end)
         return Spoken(text=outside(text, begin, calls), calls=tuple(calls), reasoning_end=begin)
+
+    def write(self, action: Action, tools: Sequence[ToolSchema]) -> str:
+        written = [json.dumps({"name": call.name, "arguments": dict(call.arguments)}) for call in action.calls]
+        calls = [f"{OPEN}\n{one}\n{CLOSE}" for one in written]
+        return "\n".join([*([action.text] if action.text else []), *calls])
 
     def announce(self, tools: Sequence[ToolSchema]) -> str:
         listed = "\n".join(schemas_json(tools))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
+from rollbook.records import Action, ToolSchema
 from rollbook.records import Dialect as DialectName
-from rollbook.records import ToolSchema
 from rollbook.rollouts.dialects.reading import (
     Made,
     Malformed,
@@ -36,6 +37,10 @@ class Llama3:
             return Spoken(text=text[begin:].strip(), calls=(), reasoning_end=begin)
         calls = _calls(text, start, start + len(TAG) if tagged else start)
         return Spoken(text=outside(text, begin, calls), calls=tuple(calls), reasoning_end=begin)
+
+    def write(self, action: Action, tools: Sequence[ToolSchema]) -> str:
+        calls = [json.dumps({"name": call.name, "parameters": dict(call.arguments)}) for call in action.calls]
+        return "; ".join(calls) or action.text
 
     def announce(self, tools: Sequence[ToolSchema]) -> str:
         listed = "\n\n".join(schemas_json(tools))

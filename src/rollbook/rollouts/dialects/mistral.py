@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
+from rollbook.records import Action, ToolSchema
 from rollbook.records import Dialect as DialectName
-from rollbook.records import ToolSchema
 from rollbook.rollouts.dialects.reading import (
     Made,
     Malformed,
@@ -43,6 +44,10 @@ class Mistral:
                 break
             at = text.find(MARK, end)
         return Spoken(text=outside(text, begin, calls), calls=tuple(calls), reasoning_end=begin)
+
+    def write(self, action: Action, tools: Sequence[ToolSchema]) -> str:
+        calls = [{"name": call.name, "arguments": dict(call.arguments)} for call in action.calls]
+        return f"{action.text}{MARK} {json.dumps(calls)}" if calls else action.text
 
     def announce(self, tools: Sequence[ToolSchema]) -> str:
         return f"[AVAILABLE_TOOLS] [{', '.join(schemas_json(tools))}][/AVAILABLE_TOOLS]"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rollbook.records import Action, ToolSchema
 from rollbook.records import Dialect as DialectName
-from rollbook.records import ToolSchema
 
 THINK, END_THINK = "<think>", "</think>"
 DEEPEST = 64            # levels of nesting in the arguments of a call
@@ -55,6 +55,9 @@ class Dialect(Protocol):
 
     def parse(self, text: str, tools: Sequence[ToolSchema]) -> Spoken:
         """The turn's calls in order; never raises, whatever the text."""
+
+    def write(self, action: Action, tools: Sequence[ToolSchema]) -> str:
+        """A turn as a policy of this dialect writes it; `parse` reads it back."""
 
     def announce(self, tools: Sequence[ToolSchema]) -> str:
         """What tells the policy which tools there are and how to call them, for templates that do not."""

@@ -1,0 +1,160 @@
+"""Stage 4 for environments: built twice, reset twice, played and graded under another clock, without network, without packages.
+
+Run as `python -m rollbook.orchestration.environment_proof`: one JSON request in, one JSON answer out, a fork for each condition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from rollbook.environments import load_definition, open_services
+from rollbook.environments.replaying import play
+from rollbook.records import (
+    Action,
+    EnvironmentDefinition,
+    EnvironmentFault,
+    EnvironmentProof,
+    EnvironmentSpec,
+    Grade,
+    RollbookError,
+    Services,
+    Task,
+    Trial,
+    canonical,
+    content_id,
+    decode,
+    digest,
+    encode,
+)
+from rollbook.records.recipe import EnvironmentReward, Settings
+from rollbook.rewards import EnvironmentJudge
+from rollbook.rewards.conditions import CONDITIONS, DESCRIPTIONS, Changed, Condition, apply
+from rollbook.rewards.rescore import prompts_hash
+
+if TYPE_CHECKING:
+    from rollbook.orchestration.surroundings import Surroundings
+
+PROVED = 8          # tasks, each with a solution, a wrong one, and nothing done
+SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """What came out: hashes of observations and grades, of the same again, of the prompts, the judge's; counts of grades."""
+
+    played: str
+    again: str
+    prompts: str
+    judge: str
+    counts: Mapping[str, int]
+
+
+def prove_environment(around: Surroundings, settings: Settings, train: Sequence[Task]) -> EnvironmentProof:
+    """The proof for an environment: what it shows and how it grades depend on nothing but its records."""
+    began = time.monotonic()
+    reward = settings.reward
+    assert isinstance(reward, EnvironmentReward)
+    tasks = tuple(train[:PROVED])
+    mine = fingerprint(around.definition, reward, tasks, around.services)
+    found = elsewhere(around.spec, reward, tasks)
+    ordinary, count = found["ordinary"], 3 * len(tasks)
+    trials = [Trial(kind="build", changed="another build", first=around.image.digest,
+                    second=load_definition(around.spec).image().digest, items=1),
+              Trial(kind="build", changed="the judge in a fresh process", first=mine.judge, second=ordinary.judge, items=1),
+              Trial(kind="reset", changed="a fresh process", first=mine.prompts, second=ordinary.prompts, items=count),
+              Trial(kind="reset", changed="played in a fresh process", first=mine.played, second=ordinary.played, items=count),
+              Trial(kind="reset", changed="played again in this process", first=mine.played, second=mine.again, items=count)]
+    trials += [Trial(kind=name, changed=DESCRIPTIONS[name], first=mine.played, second=found[name].played, items=count)
+               for name in get_args(Changed)]
+    return EnvironmentProof(environment=content_id(around.image), judge=mine.judge, trials=tuple(trials), verdicts=mine.counts,
+                            unproved={}, observed={"seconds": time.monotonic() - began})
+
+
+def fingerprint(definition: EnvironmentDefinition, reward: EnvironmentReward, tasks: Sequence[Task],
+                services: Services) -> Fingerprint:
+    """The hashes for this definition in this process."""
+    items = [(task, actions) for task in tasks for actions in _three(definition, task)]
+    once = [_outcome(definition, task, actions, services) for task, actions in items]
+    again = [_outcome(definition, task, actions, services) for task, actions in reversed(items)][::-1]
+    judge = EnvironmentJudge(reward, definition, definition.image(), services)
+    kinds = Counter("unscored" if one["grade"].get("kind") != "Grade" else "right" if one["grade"]["accuracy"] == 1.0 else "wrong"
+                    for one in once)
+    return Fingerprint(played=digest(canonical(once)), again=digest(canonical(again)), judge=judge.digest, counts=dict(kinds),
+                       prompts=prompts_hash([task for task, _ in items]))
+
+
+def _three(definition: EnvironmentDefinition, task: Task) -> tuple[tuple[Action, ...], ...]:
+    solutions = definition.solutions(task)
+    return solutions.gold[0], solutions.wrong[0], ()
+
+
+def _outcome(definition: EnvironmentDefinition, task: Task, actions: Sequence[Action], services: Services) -> dict[str, Any]:
+    """Everything that an episode of these actions shows and is graded, as a document."""
+    played = asyncio.run(play(definition, task, actions, services=services, seed=0))
+    grade = definition.verify(task, played.state, services=services)
+    told = encode(grade) if isinstance(grade, Grade) else {"kind": "Ungraded", "code": grade.code}
+    return {"played": encode(played), "grade": told}
+
+
+def elsewhere(spec: EnvironmentSpec, reward: EnvironmentReward, tasks: Sequence[Task]) -> dict[Condition, Fingerprint]:
+    """The hashes by a fresh interpreter, under every condition."""
+    request = {"spec": encode(spec), "reward": encode(reward), "tasks": [encode(task) for task in tasks], "paths": sys.path}
+    command = [sys.executable, "-m", "rollbook.orchestration.environment_proof"]
+    variables = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, input=json.dumps(request).encode(), timeout=SECONDS,
+                              env=variables)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFault(f"proving {spec.name} did not end", code="timeout",
+                               got=f"nothing within {SECONDS:.0f} s") from None
+    if done.returncode:
+        raise EnvironmentFault(f"{spec.name} cannot be played in a fresh process", code="build",
+                               got=done.stderr.decode(errors="replace")[-400:],
+                               fix="run `rollbook env check` on it: it says what the environment depends on")
+    return {condition: Fingerprint(**found) for condition, found in json.loads(done.stdout).items()}
+
+
+def main() -> None:
+    """Answers the request on standard input."""
+    request = json.load(sys.stdin)
+    sys.path[:] = request["paths"]
+    spec = decode(EnvironmentSpec, request["spec"])
+    load_definition(spec)                                       # slow imports, once, before the forks
+    print(json.dumps({condition: _forked(condition, spec, request) for condition in CONDITIONS}))
+
+
+def _forked(condition: Condition, spec: EnvironmentSpec, request: Mapping[str, Any]) -> dict[str, Any]:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            apply(condition)
+            tasks = [decode(Task, task) for task in request["tasks"]]
+            with open_services() as services:
+                found = fingerprint(load_definition(spec), decode(EnvironmentReward, request["reward"]), tasks, services)
+            os.write(writer, json.dumps(dataclasses.asdict(found)).encode())
+            os._exit(0)
+        except BaseException as error:
+            told = str(error) if isinstance(error, RollbookError) else f"{type(error).__name__}: {error}"
+            os.write(2, f"{condition}: {told}\n".encode())
+            os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        answer = pipe.read()
+    if os.waitpid(child, 0)[1]:
+        sys.exit(f"the environment could not be played under the condition {condition}")
+    return json.loads(answer)  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The environment of a run: from the recipe's settings to what stages sample, judge and show with."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rollbook.environments import load_definition, open_services
+from rollbook.models.tokenizer import ChatTokenizer
+from rollbook.records import (
+    Action,
+    Demonstration,
+    EnvironmentDefinition,
+    EnvironmentImage,
+    EnvironmentSpec,
+    EpisodeBudget,
+    RecipeError,
+    Services,
+    Task,
+)
+from rollbook.records.recipe import EnvironmentSettings, Settings
+from rollbook.rollouts.demonstrating import Shown, show
+from rollbook.rollouts.dialects import dialect
+from rollbook.rollouts.rendering import Renderer
+from rollbook.rollouts.rules import Compaction, EpisodeRules
+from rollbook.tasks import Acquired, Split, split
+
+STYLES = ("gold", "direct")
+SPARE = 1.5          # tasks drawn for one that is wanted: a held-out problem may have several forms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The environment that all of a run's attempts are made in."""
+
+    spec: EnvironmentSpec
+    definition: EnvironmentDefinition
+    image: EnvironmentImage
+    services: Services
+    rules: EpisodeRules
+
+
+@contextlib.contextmanager
+def surroundings(settings: Settings) -> Iterator[Surroundings | None]:
+    """The recipe's environment, while it is used; None where every task is a single turn."""
+    if settings.environment is None:
+        yield None
+        return
+    spec = spec_of(settings.environment, settings.tasks.max_tokens)
+    definition = load_definition(spec)
+    with open_services() as services:
+        yield Surroundings(spec=spec, definition=definition, image=definition.image(), services=services,
+                           rules=rules_of(settings.environment))
+
+
+def spec_of(s: EnvironmentSettings, max_tokens: int) -> EnvironmentSpec:
+    """The environment as data."""
+    budget = EpisodeBudget(max_tokens=max_tokens, max_turns=s.max_turns, turn_tokens=s.turn_tokens, max_calls=s.max_calls,
+                           max_seconds=s.max_seconds, call_seconds=s.call_seconds, reply_characters=s.reply_characters)
+    return EnvironmentSpec(name=s.name, definition=s.definition, parameters=s.parameters, tools=s.tools, budget=budget)
+
+
+def rules_of(s: EnvironmentSettings) -> EpisodeRules:
+    """The harness as data."""
+    compaction = None if s.compaction == "none" else Compaction(
+        kind=s.compaction, at_tokens=s.compact_at, summary_tokens=s.summary_tokens, keep_turns=s.keep_turns)
+    return EpisodeRules(dialect=s.dialect, reasoning=s.reasoning, announces=s.announce, compaction=compaction,
+                        subagents=s.subagents, subagent_tokens=s.subagent_tokens)
+
+
+def environment_tasks(settings: Settings, environment: EnvironmentSettings) -> tuple[Acquired, Split]:
+    """The environment's own tasks, on two sides by their split units."""
+    wanted = settings.tasks
+    definition = load_definition(spec_of(environment, wanted.max_tokens))
+    found = definition.tasks(count=int(SPARE * (wanted.train + wanted.heldout)) + 2, seed=wanted.seed)
+    if not found.tasks:
+        raise RecipeError(f"the environment {environment.name} has no tasks", got="none", why="there is nothing to train on",
+                          fix="correct environment.parameters")
+    acquired = Acquired(raw=found.raw, tasks=found.tasks, rejected={}, draws={environment.name: len(found.tasks)},
+                        formatter=f"{environment.name}/1")
+    return acquired, split(found.tasks, train=wanted.train, heldout=wanted.heldout, seed=wanted.seed)
+
+
+def demonstrations_of(around: Surroundings, tasks: Sequence[Task], tokenizer: ChatTokenizer, *, count: int, seed: int,
+                      mixture: Mapping[str, float]) -> list[Demonstration]:
+    """`count` episodes in the proportions of `mixture`: `gold` plays a solution with its tools, `direct` says the reference."""
+    unknown = [style for style in mixture if style not in STYLES]
+    if unknown or not sum(mixture.values()) > 0:
+        raise RecipeError("the traces of an environment are gold and direct", got=", ".join(mixture) or "none",
+                          why="a solution is played in the environment, or its answer is said at once")
+    drawn = random.Random(f"demonstrations/{seed}")
+    order: list[Task] = []
+    while len(order) < count:
+        order += drawn.sample(list(tasks), min(len(tasks), count - len(order)))
+    styles = drawn.choices(list(mixture), weights=list(mixture.values()), k=count)
+    renderer = Renderer(tokenizer, dialect(around.rules.dialect), announces=around.rules.announces)
+    return [_demonstration(around, renderer, task, style) for task, style in zip(order, styles, strict=True)]
+
+
+def _demonstration(around: Surroundings, renderer: Renderer, task: Task, style: str) -> Demonstration:
+    actions = around.definition.solutions(task).gold[0] if style == "gold" else (Action(text=task.reference),)
+    shown: Shown = show(around.definition, task, actions, services=around.services, renderer=renderer)
+    tokenizer = renderer.tokenizer
+    return Demonstration(task=task.id, messages=shown.messages, token_ids=shown.token_ids, owners=shown.owners,
+                         tokenizer=tokenizer.digest, template=tokenizer.template_digest, author=f"program:{style}/1",
+                         validation="correct by construction" if style == "gold" else "the reference, without the tools")
