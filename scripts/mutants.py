@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -32,8 +33,8 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMEOUT_S = 180
-HUNG = -1
+LIMIT_S = 180  # of processor time, so that a busy machine does not make a mutant look hung
+WAIT_S = 3600
 LOADED = (hypothesis, torch)  # before the fork, so that no child has to
 CONFTEST = """from hypothesis import Phase, settings
 
@@ -133,13 +134,14 @@ def copy_tree(target: Path, tree: Tree) -> None:
     (target / "conftest.py").write_text(CONFTEST)
 
 
-def run_tests(target: Path, tests: list[str]) -> tuple[int, str]:
+def run_tests(target: Path, tests: list[str], *, limit_s: int = LIMIT_S) -> tuple[int, str]:
     """pytest's status of the tests in the copy, and the first failure. A forked child runs them: torch is loaded already."""
     report = target / "report.txt"
     child = os.fork()
     if child == 0:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
         _run_in_child(target, report, tests)
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + WAIT_S
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
@@ -147,12 +149,15 @@ def run_tests(target: Path, tests: list[str]) -> tuple[int, str]:
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return HUNG, "timed out"
+            return -signal.SIGKILL, "hangs"
         time.sleep(0.02)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return code, f"stopped by signal {-code}: a crash, or more than {limit_s} s of processor time"
     text = report.read_text()
     failures = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
     first = failures[0].split(" - ")[0].split("::")[-1].removeprefix("ERROR ") if failures else text[-300:]
-    return os.waitstatus_to_exitcode(status), first
+    return code, first
 
 
 def _run_in_child(target: Path, report: Path, tests: list[str]) -> NoReturn:
@@ -205,7 +210,7 @@ def _clean_copy_passes(tree: Tree, mutants: list[Mutant]) -> bool:
         origin = "import rollbook as r\n\n\ndef test_origin():\n    assert r.__file__.startswith({0!r})\n"
         (target / "test_origin.py").write_text(origin.format(str(target)))
         tests = sorted({str(tree.tests / test) for mutant in mutants for test in mutant.tests})
-        status, first = run_tests(target, ["test_origin.py", *tests])
+        status, first = run_tests(target, ["test_origin.py", *tests], limit_s=LIMIT_S * len(tests))
         if status != pytest.ExitCode.OK:
             print(f"the untouched copy fails: {first}")
         return status == pytest.ExitCode.OK

@@ -174,6 +174,7 @@ def _check(hidden_TH: Tensor, head: Head, temperature: float, chunk: int) -> Non
     if hidden_TH.dim() != 2 or hidden_TH.shape[1] != head.weight_RH.shape[1]:
         raise ModelError("hidden states and head must share the width", got=f"{tuple(hidden_TH.shape)} and "
                          f"{tuple(head.weight_RH.shape)}")
-    if not temperature > 0 or chunk < 1:
-        raise ModelError("a vocabulary sum needs temperature > 0 and chunk >= 1", got=f"temperature {temperature}, chunk {chunk}",
+    if not 0 < temperature < float("inf") or chunk < 1:
+        raise ModelError("a vocabulary sum needs a finite temperature > 0 and chunk >= 1",
+                         got=f"temperature {temperature}, chunk {chunk}",
                          why="logits are divided by the temperature and computed chunk by chunk")

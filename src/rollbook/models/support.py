@@ -72,8 +72,8 @@ def support_logp(logits_TV: Tensor, token_T: Tensor, allowed: Support | Tensor, 
 
 def support_log_softmax(logits_TV: Tensor, allowed: Support | Tensor, *, temperature: float) -> Tensor:
     """log p' of every id, -inf off the support; temperature comes first, as in sampling."""
-    if not temperature > 0:
-        raise ModelError("a log-prob needs a temperature above 0", got=str(temperature), why="logits are divided by it",
+    if not 0 < temperature < float("inf"):
+        raise ModelError("a log-prob needs a finite temperature above 0", got=str(temperature), why="logits are divided by it",
                          fix="greedy sampling reports log-probs at temperature 1: pass 1.0")
     wide_TV = logits_TV if logits_TV.dtype == torch.float64 else logits_TV.float()
     scaled_TV = wide_TV / temperature

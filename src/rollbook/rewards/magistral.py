@@ -19,6 +19,7 @@ from rollbook.records import AbsentComponent, Component, Composition, RewardVect
 from rollbook.records.recipe import RewardSettings
 from rollbook.rewards.boxes import last_box
 from rollbook.rewards.errors import RewardError
+from rollbook.rewards.inputs import check_numbers
 
 OPEN, CLOSE = "<think>", "</think>"
 COMPOSITION = "magistral/1"
@@ -75,6 +76,7 @@ def format_gate(text: str) -> FormatResult:
 
 def length_penalty(length: int, *, length_max: int, length_cache: int, scale: float) -> float:
     """The soft length penalty, between -scale and 0; `length` is in the policy's own tokens."""
+    check_numbers("length_penalty", length=length, length_max=length_max, length_cache=length_cache, scale=scale)
     if not 0 < length_cache <= length_max or scale < 0:
         raise RewardError("the length penalty needs 0 < length_cache <= length_max and a scale of 0 or more",
                           got=f"length_max {length_max}, length_cache {length_cache}, scale {scale}",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, assert_never
 
 from rollbook.rewards.errors import RewardError
+from rollbook.rewards.inputs import check_counts, check_labels, check_numbers, check_scores
 from rollbook.rewards.magistral import length_penalty
 
 
@@ -28,6 +29,7 @@ class Moments:
 
     def std(self, ddof: int) -> float:
         """sqrt(squared / (count - ddof))."""
+        check_counts("Moments.std", ddof=ddof)
         if self.count <= ddof:
             raise RewardError(f"a standard deviation with ddof {ddof} needs more than {ddof} values", got=str(self.count),
                               why="it divides by count - ddof", fix="whiten a larger batch, or use ddof 0")
@@ -83,14 +85,17 @@ class Llama2Reward:
     ddof: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.clamp < 0.5 or not 0 <= self.threshold <= 1 or self.ddof < 0:
-            raise RewardError("Llama2Reward needs 0 <= clamp < 0.5, 0 <= threshold <= 1 and ddof >= 0",
+        check_numbers("Llama2Reward", threshold=self.threshold, clamp=self.clamp)
+        check_counts("Llama2Reward", ddof=self.ddof)
+        if not 0 <= self.clamp < 0.5 or not 0 <= self.threshold <= 1 or self.ddof > 1:
+            raise RewardError("Llama2Reward needs 0 <= clamp < 0.5, 0 <= threshold <= 1 and ddof 0 or 1",
                               got=f"clamp {self.clamp}, threshold {self.threshold}, ddof {self.ddof}",
                               why="scores are probabilities and the clamp cuts both ends of 0 .. 1")
 
     def gate(self, safe_S: Sequence[float], helpful_S: Sequence[float], safety_S: Sequence[bool]) -> tuple[float, ...]:
         """s of each response."""
         _same_length("Llama2Reward", safe=safe_S, helpful=helpful_S, safety=safety_S)
+        check_labels("Llama2Reward", safety=safety_S)
         _probabilities("Llama2Reward", (*safe_S, *helpful_S))
         return tuple(safe if tagged or safe < self.threshold else helpful
                      for safe, helpful, tagged in zip(safe_S, helpful_S, safety_S, strict=True))
@@ -116,13 +121,15 @@ class Qwen25MathShaping:
     slope: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.slope < math.inf:
+        check_numbers("Qwen25MathShaping", slope=self.slope)
+        if not self.slope > 0:
             raise RewardError("Qwen25MathShaping.slope must be finite and > 0", got=str(self.slope),
                               why="a better score must not lower the reward")
 
     def __call__(self, score_S: Sequence[float], correct_S: Sequence[bool]) -> tuple[float, ...]:
         _same_length("Qwen25MathShaping", score=score_S, correct=correct_S)
         _finite("Qwen25MathShaping", score_S)
+        check_labels("Qwen25MathShaping", correct=correct_S)
         return tuple(sigmoid(self.slope * score) + (1.0 if correct else 0.0) - 1.0
                      for score, correct in zip(score_S, correct_S, strict=True))
 
@@ -140,14 +147,17 @@ class KimiK15Length:
     start_step: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.weight < math.inf or self.start_step < 0:
-            raise RewardError("KimiK15Length needs a finite weight >= 0 and start_step >= 0",
-                              got=f"weight {self.weight}, start_step {self.start_step}")
+        check_numbers("KimiK15Length", weight=self.weight)
+        check_counts("KimiK15Length", start_step=self.start_step)
+        if self.weight < 0:
+            raise RewardError("KimiK15Length.weight must be >= 0", got=str(self.weight), why="longer would be paid better")
 
     def __call__(self, length_S: Sequence[int], correct_S: Sequence[bool], prompt_S: Sequence[Hashable], *,
                  step: int) -> tuple[float, ...]:
         _same_length("KimiK15Length", length=length_S, correct=correct_S, prompt=prompt_S)
         _lengths("KimiK15Length", length_S)
+        check_labels("KimiK15Length", correct=correct_S)
+        check_counts("KimiK15Length", step=step)
         if step < self.start_step:
             return (0.0,) * len(length_S)
         spans = {prompt: (min(own), max(own)) for prompt, own in _by_prompt(length_S, prompt_S).items()}
@@ -174,6 +184,8 @@ def toggle_budgets(length_S: Sequence[int], correct_S: Sequence[bool], prompt_S:
     """
     _same_length("toggle_budgets", length=length_S, correct=correct_S, prompt=prompt_S)
     _lengths("toggle_budgets", length_S)
+    check_labels("toggle_budgets", correct=correct_S)
+    check_numbers("toggle_budgets", percentile=percentile)
     if not 0 <= percentile <= 100 or interpolation not in ("linear", "nearest_rank"):
         raise RewardError("toggle_budgets needs a percentile in 0 .. 100, interpolated linear or nearest_rank",
                           got=f"{percentile}, {interpolation!r}")
@@ -209,12 +221,15 @@ class Toggle:
     first: Phase
 
     def __post_init__(self) -> None:
+        check_numbers("Toggle", accuracy=self.accuracy)
+        check_counts("Toggle", period=self.period)
         if not 0 <= self.accuracy <= 1 or self.period < 1 or self.first not in ("budget", "free"):
             raise RewardError("Toggle needs accuracy in 0 .. 1, period >= 1 and a first phase, budget or free",
                               got=f"accuracy {self.accuracy}, period {self.period}, first {self.first!r}")
 
     def phase(self, iteration: int) -> Phase:
         """The phase of an iteration (from 0)."""
+        check_counts("Toggle", iteration=iteration)
         other: Phase = "free" if self.first == "budget" else "budget"
         return self.first if iteration // self.period % 2 == 0 else other
 
@@ -223,6 +238,7 @@ class Toggle:
         _same_length("Toggle", reward=reward_S, correct=correct_S, length=length_S, prompt=prompt_S)
         _finite("Toggle", reward_S)
         _lengths("Toggle", length_S)
+        check_labels("Toggle", correct=correct_S)
         if self.phase(iteration) == "free":
             return tuple(reward_S)
         solved = {prompt: sum(own) / len(own) for prompt, own in _by_prompt(correct_S, prompt_S).items()}
@@ -261,8 +277,7 @@ class Stage:
     subagents: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.main < 0 or any(steps < 0 for steps in self.subagents):
-            raise RewardError("steps are counts", got=f"main {self.main}, subagents {self.subagents}")
+        check_counts("Stage", main=self.main, **{f"subagents[{place}]": steps for place, steps in enumerate(self.subagents)})
 
 
 def critical_steps(stages: Iterable[Stage]) -> int:
@@ -282,13 +297,14 @@ class ParlReward:
     lambda_finish: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lambda_parallel < math.inf or not 0 <= self.lambda_finish < math.inf:
-            raise RewardError("ParlReward's coefficients must be finite and >= 0",
+        check_numbers("ParlReward", lambda_parallel=self.lambda_parallel, lambda_finish=self.lambda_finish)
+        if self.lambda_parallel < 0 or self.lambda_finish < 0:
+            raise RewardError("ParlReward's coefficients must be >= 0",
                               got=f"lambda_parallel {self.lambda_parallel}, lambda_finish {self.lambda_finish}")
 
     def __call__(self, performance: float, *, parallel: float, finish: float) -> float:
         used = (performance, *(x for c, x in ((self.lambda_parallel, parallel), (self.lambda_finish, finish)) if c))
-        _finite("ParlReward", used)
+        check_scores("ParlReward", used=used)
         reward = performance
         for coefficient, auxiliary in ((self.lambda_parallel, parallel), (self.lambda_finish, finish)):
             reward += coefficient * auxiliary if coefficient else 0.0
@@ -302,10 +318,13 @@ class ParlBlogReward:
     lambda_parallel: float
 
     def __post_init__(self) -> None:
+        check_numbers("ParlBlogReward", lambda_parallel=self.lambda_parallel)
         if not 0 <= self.lambda_parallel <= 1:
             raise RewardError("ParlBlogReward.lambda_parallel must be in 0 .. 1", got=str(self.lambda_parallel))
 
     def __call__(self, *, parallel: float, success: bool, quality: float) -> float:
+        check_numbers("ParlBlogReward", parallel=parallel, quality=quality)
+        check_labels("ParlBlogReward", success=(success,))
         return self.lambda_parallel * parallel + (1 - self.lambda_parallel) * (quality if success else 0.0)
 
 
@@ -321,11 +340,14 @@ class AgentWorldReward:
 
     def __post_init__(self) -> None:
         weights = (self.rubric_weight, self.rule_weight)
-        if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
-            raise RewardError("AgentWorldReward needs finite weights >= 0, not both 0",
+        check_numbers("AgentWorldReward", rubric_weight=self.rubric_weight, rule_weight=self.rule_weight)
+        if min(weights) < 0 or not any(weights):
+            raise RewardError("AgentWorldReward needs weights >= 0, not both 0",
                               got=f"rubric {self.rubric_weight}, rule {self.rule_weight}")
 
     def __call__(self, scores: Sequence[float], *, rule_passed: bool) -> float:
+        check_labels("AgentWorldReward", rule_passed=(rule_passed,))
+        check_scores("AgentWorldReward", scores=scores)
         if not scores or any(not 1 <= score <= 5 for score in scores):
             raise RewardError("rubric scores are at least one number in 1 .. 5", got=repr(tuple(scores)))
         rubric, rule = 5 * math.fsum(scores) / len(scores), 25.0 if rule_passed else 0.0
@@ -352,19 +374,18 @@ def _same_length(who: str, **columns: Sequence[object]) -> None:
 
 
 def _finite(who: str, value_S: Sequence[float]) -> None:
-    for place, value in enumerate(value_S):
-        if not math.isfinite(value):
-            raise RewardError(f"{who}: value {place} is not finite", got=str(value), fix="leave unscored responses out")
+    check_scores(who, values=value_S)
 
 
 def _probabilities(who: str, value_S: Sequence[float]) -> None:
     for value in value_S:
-        if not 0 <= value <= 1:
-            raise RewardError(f"{who} needs scores in 0 .. 1", got=str(value),
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise RewardError(f"{who} needs scores in 0 .. 1", got=f"{value!r:.60}",
                               why="the gate's threshold is on the sigmoid scale", fix="pass sigmoid(score), not the raw score")
 
 
 def _lengths(who: str, length_S: Sequence[int]) -> None:
+    check_scores(who, lengths=length_S)
     for length in length_S:
-        if not 0 <= length < math.inf:
+        if length < 0:
             raise RewardError(f"{who} needs finite lengths >= 0", got=str(length), why="a length is a count of tokens")

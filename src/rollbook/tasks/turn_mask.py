@@ -88,9 +88,10 @@ class TurnMask:
             raise TaskError("TurnMask.precedence must name each category but other once",
                             got=", ".join(self.precedence) or "none",
                             why="the conditions overlap, so their order decides", fix=f"order {', '.join(wanted)}")
-        if self.short_chars < 0 or self.words not in get_args(WordRule):
-            raise TaskError("TurnMask needs short_chars >= 0 and words, whitespace or alphanumeric",
-                            got=f"short_chars {self.short_chars}, words {self.words!r}")
+        whole = type(self.short_chars) is int and type(self.seed) is int
+        if not whole or self.short_chars < 0 or self.words not in get_args(WordRule):
+            raise TaskError("TurnMask needs whole short_chars >= 0 and seed, and words, whitespace or alphanumeric",
+                            got=f"short_chars {self.short_chars!r}, seed {self.seed!r}, words {self.words!r}")
 
     def statistics(self, action: str, observation: str) -> Overlap:
         """The counts of one turn."""

@@ -17,7 +17,6 @@ alpha of 1e-7 the drift vanishes in anything narrower than fp32 weights.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
@@ -41,6 +40,8 @@ class OnDare:
 
     def __post_init__(self) -> None:
         _check("OnDare", self.alpha, self.keep)
+        if type(self.seed) is not int:
+            raise RecipeError("OnDare.seed must be a whole number", got=repr(self.seed), why="it keys every mask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +151,9 @@ class OnlineMerging:
 
 
 def _check(who: str, alpha: float, keep: float) -> None:
-    if not 0 <= alpha <= 1 or not 0 < keep <= 1 or not math.isfinite(alpha + keep):
-        raise RecipeError(f"{who} needs 0 <= alpha <= 1 and 0 < keep <= 1", got=f"alpha {alpha}, keep {keep}",
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (alpha, keep))
+    if not numbers or not 0 <= alpha <= 1 or not 0 < keep <= 1:
+        raise RecipeError(f"{who} needs 0 <= alpha <= 1 and 0 < keep <= 1", got=f"alpha {alpha!r}, keep {keep!r}",
                           why="alpha weighs tau_r against the update, keep is the share of entries that stays")
 
 

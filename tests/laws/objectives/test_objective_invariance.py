@@ -52,7 +52,7 @@ def split_step(objective, case: Case, how: str, data: st.DataObject) -> tuple[Te
         micro, ids = pick(tokens, index_T, renumber=data.draw(st.booleans()))
         logp_T = micro.logp_T.clone().requires_grad_()
         micro = replace(micro, logp_T=logp_T)
-        value = (weight_S[ids][micro.seq_T] * objective(micro).loss_T).sum()
+        value = total_loss([Term("policy", objective(micro).loss_T, 1.0, how, "actions")], [weight_S[ids][micro.seq_T]])
         ranks[part % 2] += float(value.detach())
         gradient_T[index_T] += torch.autograd.grad(value, logp_T)[0]
     return torch.tensor(sum(ranks), dtype=torch.float64), gradient_T
