@@ -20,6 +20,7 @@ from rollbook.cli_evidence import register as register_evidence
 from rollbook.cli_gate import gate
 from rollbook.cli_inspect import census, lineage, query
 from rollbook.cli_recipes import recipes
+from rollbook.cli_rerun import rerun
 from rollbook.cli_selftest import selftest
 from rollbook.cli_view import report, view
 from rollbook.records.errors import RollbookError, Stopped
@@ -122,6 +123,7 @@ for command in (audit, census, checklist, compare, curate, doctor, evaluate, lin
 for group in (env, evidence, gate, protocol, recipes):
     main.add_command(group)
 register_evidence(main)
+evidence.add_command(rerun)
 
 
 def _finish(ctx: click.Context, folder: Path, code: int) -> None:

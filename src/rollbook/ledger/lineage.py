@@ -176,6 +176,7 @@ class _Graph:
         self._conclusions()
         recipe, end = self.facts.recipe, self.facts.end
         title = f"{recipe.name}, scale {recipe.scale}, seed {recipe.settings.run.seed}" if recipe else name
+        title += f"; {recipe.assumed}" if recipe and recipe.assumed else ""
         more = [f"and {len(self.problems) - PROBLEMS} more"] if len(self.problems) > PROBLEMS else []
         return Lineage(run=run, title=title, state=end.status if end else "in progress", stages=tuple(stages),
                        nodes=tuple(self.nodes.values()), edges=tuple(Edge(source=a, target=b) for a, b in self.edges),

@@ -142,6 +142,7 @@ def _assigned(base: Tree, path: str, text: str, layer: Layer, objective_fields: 
     known = _known_paths(base, objective_fields)
     old = _at(base, path) if path in known else None
     parts = (isinstance(old, Entry) and old.unknown) or (path in known and old is None)    # unknown or absent: it may have parts
+    parts = parts or (isinstance(new, dict) and TAG in new)      # a record of another kind is checked whole when it is decoded
     unknown = sorted(name for name in written if name not in known and not (parts and name != path))
     for name in unknown:
         layer.problems.add(RecipeError(f"--set names no setting of this recipe: {name}", got=f"{path}={text}",

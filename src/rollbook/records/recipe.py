@@ -197,6 +197,12 @@ class ResolvedRecipe:
     settings: Settings
     provenance: Mapping[str, Provenance]
 
+    @property
+    def assumed(self) -> str | None:
+        """What every picture of a run says where the user supplied values that no source gives; None where nothing was."""
+        count = sum(about.origin == "user" and about.label == "I" for about in self.provenance.values())
+        return f"{count} value{'' if count == 1 else 's'} assumed by the user (label I, not the source's)" if count else None
+
 
 __all__ = [
     "Comparisons",

@@ -64,7 +64,7 @@ def content(facts: Facts) -> dict[str, Any]:
         "split": facts.last(SplitManifest), "charts": charts, "unobserved": unobserved, "numbers": curves.numbers(facts),
         "steps": len(facts.all(StepReport)), "census": tables.census_table(facts), "selections": tables.selections(facts),
         "transcripts": transcripts(facts), "recipe": recipe, "spoken": lambda stage: heldout.spoken(stage, recipe),
-        "values": tables.recipe_tables(recipe) if recipe else None,
+        "values": tables.recipe_tables(recipe) if recipe else None, "assumed": recipe.assumed if recipe else None,
         "stages": tables.stage_table(facts), "versions": tables.version_table(facts), "files": tables.file_table(facts),
         "manifest": manifest_parts(facts), "gate": facts.last(GateDecision), "audit": facts.last(AuditReport),
     }
