@@ -41,7 +41,9 @@ async def player(messages: Sequence[Message]) -> str:
     """A model that plays: it retells what a tool gives, and as a customer says all it wants at once."""
     if "customer" not in messages[0].content:
         return messages[-1].content.rpartition("What it gives:\n")[2]
-    return OVER if "confirmed" in messages[-1].content else messages[0].content.partition("You want to book: ")[2].partition(". ")[0]
+    if "confirmed" in messages[-1].content:
+        return OVER
+    return messages[0].content.partition("You want to book: ")[2].partition(". ")[0]
 
 
 def first(name: str) -> tuple[EnvironmentDefinition, Task]:

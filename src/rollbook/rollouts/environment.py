@@ -69,12 +69,13 @@ class EnvironmentRollouts(Rollouts):
     async def _together(self, named: Sequence[tuple[Task, str, int]], envelope: str) -> list[Trace]:
         engine = turn_sampler(self.sampler)
         meeting = Meeting(engine, lockstep=self.rules.lockstep)
-        harness = self._harness(envelope)
-        playing = [Playing(harness=harness, task=task, group=group, seed=self._seed(group), engine=engine, meeting=meeting,
-                           request=self._asked(f"{group}/{sample}", task, harness)) for task, group, sample in named]
+        harness = self.harness(envelope)
+        playing = [Playing(harness=harness, task=task, group=group, seed=self.seed_of(group), engine=engine, meeting=meeting,
+                           request=self.asked(f"{group}/{sample}", task, harness)) for task, group, sample in named]
         return list(await asyncio.gather(*(one.play() for one in playing)))
 
-    def _harness(self, envelope: str) -> Harness:
+    def harness(self, envelope: str) -> Harness:
+        """What all episodes under this envelope (its id) share."""
         if not isinstance(self.tokenizer, ChatTokenizer):
             raise ModelError("episodes need a tokenizer with its chat template", got=type(self.tokenizer).__name__)
         spoken = dialect(self.rules.dialect)
@@ -82,12 +83,14 @@ class EnvironmentRollouts(Rollouts):
                        budget=self.spec.budget, rules=self.rules, context=self.context, envelope=envelope,
                        renderer=Renderer(self.tokenizer, spoken, announces=self.rules.announces))
 
-    def _asked(self, key: str, task: Task, harness: Harness) -> Request:
+    def asked(self, key: str, task: Task, harness: Harness) -> Request:
+        """The attempt of this name as the engine is first asked."""
         request = self.request(key, self.tokenizer.prompt(task.prompt))
         return replace(request, stop_ids=tuple(sorted(harness.renderer.stop_ids - self.tokenizer.stop_ids)),
                        max_tokens=harness.budget.turn_tokens or harness.budget.max_tokens)
 
-    def _seed(self, group: str) -> int:
+    def seed_of(self, group: str) -> int:
+        """The seed of every environment of a group."""
         return int(digest(f"{self.seed}/{group}".encode())[:12], 16)
 
 

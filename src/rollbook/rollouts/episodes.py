@@ -83,6 +83,7 @@ class Playing:
     began: float = field(default_factory=time.monotonic)
     latency: float = 0.0
     failed: Completion | None = None
+    ending: bool = False            # it is over and gives back what it holds: too late to cancel it
 
     async def play(self) -> Trace:
         """The attempt as it happened; what the environment cannot do ends it as `environment_failed`."""
@@ -96,7 +97,10 @@ class Playing:
             state = self._state(environment)
         except EnvironmentFault as error:
             stop, fault = "environment_failed", str(error)
+        except asyncio.CancelledError:
+            stop, state = "cancelled", FinalState()         # nothing is asked of an environment that was not waited for
         finally:
+            self.ending = True
             self.contexts.close()
             self.meeting.leave()
             fault = await self._closed(environment, fault)

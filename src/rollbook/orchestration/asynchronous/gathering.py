@@ -50,6 +50,7 @@ class Gathering:
     def __init__(self, flow: Flow, wanted: Wanted, tasks: Mapping[TaskId, Task], issuer: Issuer):
         self.flow, self.wanted, self.tasks, self.issuer = flow, wanted, tasks, issuer
         self._since = time.monotonic()
+        self._known: dict[str, tuple[Group, Admission]] = {}       # what the rule says of a group that waits: it does not change
 
     def gather(self, run: PolicyRun, policy: PolicyVersion, scope: str) -> Gathered:
         """The step's arrow from tasks to admitted groups. The envelope of this policy is what new groups are issued under."""
@@ -110,7 +111,7 @@ class Gathering:
         """Decides what is too old or carries no signal; what is left could be trained, oldest first."""
         useful = []
         for one in self.flow.ready():
-            (held,) = group(one.traces, one.verdicts, self.tasks)
+            held, found = self._admission(one)
             years = age(one.traces, version)
             cut = any(trace.stop_reason == "cancelled" for trace in one.traces)
             if cut or years > self.wanted.max_policy_age:
@@ -118,25 +119,31 @@ class Gathering:
                 if self.flow.settings.late == "redispatch":
                     self.flow.again(one.order.task)
                 continue
-            found = admit([held], self.wanted.rule)
             if found.groups:
                 useful.append((one, held, found))
             else:
-                self.flow.decided(one, accepted=0)
-                batch.take(one, (), found.outcomes)
+                self._decide(batch, one, (), found.outcomes)
         return useful
+
+    def _admission(self, one: Judged) -> tuple[Group, Admission]:
+        if one.order.scope not in self._known:
+            (held,) = group(one.traces, one.verdicts, self.tasks)
+            self._known[one.order.scope] = held, admit([held], self.wanted.rule)
+        return self._known[one.order.scope]
+
+    def _decide(self, batch: _Batch, one: Judged, members: Sequence[AdmittedGroup], outcomes: Sequence[Outcome]) -> None:
+        self.flow.decided(one, accepted=sum(len(part.members) for part in members))
+        self._known.pop(one.order.scope, None)
+        batch.take(one, members, outcomes)
 
     def _fill(self, batch: _Batch, useful: Sequence[tuple[Judged, Group, Admission]], version: int) -> None:
         """Takes the oldest `groups`, and every further one that could not be trained one version later."""
         for place, (one, _, found) in enumerate(useful):
             if place < self.wanted.groups or age(one.traces, version + 1) > self.wanted.max_policy_age:
-                self.flow.decided(one, accepted=sum(len(part.members) for part in found.groups))
-                batch.take(one, found.groups, found.outcomes)
+                self._decide(batch, one, found.groups, found.outcomes)
 
     def _aside(self, batch: _Batch, one: Judged, code: tuple[str, str]) -> None:
-        (held,) = group(one.traces, one.verdicts, self.tasks)
-        self.flow.decided(one, accepted=0)
-        batch.take(one, (), set_aside(held, *code))
+        self._decide(batch, one, (), set_aside(self._admission(one)[0], *code))
 
     def _gathered(self, batch: _Batch) -> Gathered:
         now = time.monotonic()

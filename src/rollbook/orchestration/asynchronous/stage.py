@@ -18,6 +18,8 @@ from rollbook.orchestration.step import PolicyRun, families
 from rollbook.records import Dispatch, Outcome, PolicyVersion, Task, TaskId
 from rollbook.records.asynchrony import Asynchrony
 from rollbook.records.recipe import PolicyGradient
+from rollbook.rollouts.environment import EnvironmentRollouts
+from rollbook.rollouts.episodes_in_flight import EpisodesInFlight
 from rollbook.rollouts.in_flight import InFlight
 
 
@@ -50,6 +52,8 @@ def gathering(session: Session, run: PolicyRun, stage: PolicyGradient, how: Asyn
 
 
 def _attempts(session: Session, run: PolicyRun, how: Asynchrony, tasks: Sequence[Task]) -> Attempts:
+    if isinstance(run.rollouts, EnvironmentRollouts):
+        return EpisodesInFlight(run.rollouts, session.engine, rows=how.concurrency, on_update=how.on_update)
     longest = max(len(session.policy.tokenizer.prompt(task.prompt)) for task in tasks)
     return InFlight(run.rollouts, session.engine, rows=how.concurrency, longest_prompt=longest, on_update=how.on_update)
 

@@ -166,6 +166,13 @@ class EmbeddedEngine:
                              fix="fewer rows, shorter answers, or a larger kv_bytes")
         return Stream(self, Plan(rows=rows, capacity=capacity, prefill=max(longest_prompt, capacity)), (), on_update=on_update)
 
+    def rows_that_fit(self, rows: int, context: int, longest_prompt: int) -> int:
+        """At most `rows` rows of a stream that the budget holds when each may grow to `context` positions; at least one."""
+        a = self.ready().architecture
+        capacity = context if a.window is None else min(context, a.window)
+        positions = self._budget // position_bytes(a, self.dtype) - 2 * longest_prompt
+        return max(1, min(rows, positions // capacity))
+
     def room_for(self, turns: Turns, cache: Cache, arena: Cache) -> bool:
         """Whether the budget holds an attempt's cache beside the arena and what other open attempts keep."""
         held = sum(other.bytes for other in self._open if other is not turns)

@@ -68,7 +68,7 @@ class Stream:
     def __init__(self, host: Host, plan: Plan, requests: Sequence[Request], *, turns: Mapping[str, Turns] | None = None,
                  on_update: OnUpdate = "keep"):
         weights = host.ready()
-        self.host, self.plan, self.turns, self.on_update = host, plan, turns or {}, on_update
+        self.host, self.plan, self.turns, self.on_update = host, plan, dict(turns or {}), on_update
         self.waiting = deque(requests)
         self.refill = min(plan.rows * 3 // 4, plan.rows - 1)
         arena = Cache.empty(weights.architecture, plan.rows, plan.capacity, weights.dtype)
@@ -91,6 +91,10 @@ class Stream:
                                  why="rows are laid out once, for the longest request",
                                  fix="open the stream with a plan for the longest prompt and answer")
         self.waiting.extend(requests)
+
+    def follow(self, key: str, turns: Turns) -> None:
+        """The next request of this name continues the attempt: its keys and values, its uniforms."""
+        self.turns[key] = turns
 
     def advance(self) -> list[Completion]:
         """Admits what fits, gives back what has ended, and samples one more token for every other row."""
