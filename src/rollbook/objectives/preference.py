@@ -291,7 +291,7 @@ def implicit_outcome(logp_T: Tensor, reference_T: Tensor, seq_T: Tensor, outcome
     """PRIME's reward model (2502.01456): cross-entropy of sigmoid(beta sum_t (logp - reference)) with the outcome, per sequence.
 
     Gradient -beta (outcome - sigmoid) on each of its tokens. The model is updated before it scores (`credit.ImplicitProcess`).
-    A token of probability 0 under either model is refused.
+    A token of probability 0 under either model is refused, as is an outcome of a sequence that has no token here.
     """
     check_positive("implicit_outcome", beta=beta)
     check_same_shape("implicit_outcome", logp_T=logp_T, reference_T=reference_T, seq_T=seq_T)
@@ -299,9 +299,22 @@ def implicit_outcome(logp_T: Tensor, reference_T: Tensor, seq_T: Tensor, outcome
     check_reaches("implicit_outcome", "outcome_S", outcome_S, int(seq_T.max()) + 1 if seq_T.numel() else 0)
     check_float("implicit_outcome", logp_T=logp_T, reference_T=reference_T)
     check_no_infinity("implicit_outcome", logp_T=logp_T, reference_T=reference_T)
+    _check_present("implicit_outcome", seq_T, outcome_S)
     zero_S = torch.zeros_like(outcome_S, dtype=torch.promote_types(logp_T.dtype, reference_T.dtype))
     logit_S = zero_S.index_add(0, seq_T, beta * (logp_T - reference_T.detach()))
     return soft_label(logit_S, zero_S, outcome_S.to(zero_S.dtype))
+
+
+def _check_present(who: str, seq_T: Tensor, outcome_S: Tensor) -> None:
+    """Refuse an outcome whose sequence has no token: its logit would be 0, and its loss log 2 whatever the model does."""
+    absent_S = torch.bincount(seq_T, minlength=outcome_S.shape[0]) == 0
+    if bool(absent_S.any()):
+        raise ObjectiveError(
+            f"{who} needs a token of every sequence that has an outcome",
+            got=f"none of sequence {absent_S.nonzero().flatten().tolist()[0]}",
+            why="an absent response would count as one that both models find equally likely",
+            fix="leave the outcome out, and number the sequences that are there",
+        )
 
 
 def option_label(logp_first_B: Tensor, logp_second_B: Tensor) -> Tensor:

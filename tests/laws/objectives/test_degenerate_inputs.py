@@ -230,6 +230,15 @@ def test_both_sides_of_a_preference_hold_the_same_pairs() -> None:
     refused(lambda: replace(RESPONSES, pairs=10**15), "a token in every pair")
 
 
+def test_an_outcome_of_an_absent_response_is_refused_and_not_half_right() -> None:
+    two = {"logp_T": vector(-1, -2), "reference_T": vector(-1, -1), "beta": 0.05}
+    found_S = preference.implicit_outcome(**two, seq_T=ids(0, 1), outcome_S=vector(1, 0))
+    assert found_S.tolist() == pytest.approx([math.log(2), math.log1p(math.exp(-0.05))])
+    for seq_T in (ids(0, 0), ids(0, 2)):
+        call = {**two, "seq_T": seq_T, "outcome_S": vector(1, 0, 1)}
+        refused(lambda call=call: preference.implicit_outcome(**call), "a token of every sequence that has an outcome")
+
+
 @pytest.mark.parametrize("bad", [ids(0, 1), flags(0, 1), torch.tensor([1j, 1j])], ids=["whole", "flags", "complex"])
 def test_what_is_computed_with_is_a_float(bad: Tensor) -> None:
     """A whole-number KL would be multiplied in single precision."""

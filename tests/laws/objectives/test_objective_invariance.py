@@ -43,7 +43,7 @@ def split_step(objective, case: Case, how: str, data: st.DataObject) -> tuple[Te
     count = int(units.max()) + 1
     part_of = torch.tensor(data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)))
     weight_S = weights(case, how)
-    ranks = [0.0, 0.0]
+    ranks = [0.0] * data.draw(st.integers(1, 4))
     gradient_T = torch.zeros_like(tokens.logp_T)
     for part in data.draw(st.permutations(range(4))):
         index_T = (part_of[units] == part).nonzero().flatten()
@@ -53,7 +53,7 @@ def split_step(objective, case: Case, how: str, data: st.DataObject) -> tuple[Te
         logp_T = micro.logp_T.clone().requires_grad_()
         micro = replace(micro, logp_T=logp_T)
         value = total_loss([Term("policy", objective(micro).loss_T, 1.0, how, "actions")], [weight_S[ids][micro.seq_T]])
-        ranks[part % 2] += float(value.detach())
+        ranks[part % len(ranks)] += float(value.detach())
         gradient_T[index_T] += torch.autograd.grad(value, logp_T)[0]
     return torch.tensor(sum(ranks), dtype=torch.float64), gradient_T
 
