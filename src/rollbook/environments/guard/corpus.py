@@ -1,4 +1,5 @@
-"""Labelled transcripts, and how well the guard tells the honest from the cheating: precision and recall, and each error by name."""
+"""Labelled transcripts, and how well the guard tells the honest from the cheating: precision and recall, and each error by
+name."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How the guard did on a corpus. A transcript is flagged where any rule found something. `missed` and `wrongly` are its errors.
+    """How the guard did on a corpus. A transcript is flagged where any rule found something. `missed` and `wrongly` are its
+    errors.
 
     `precision` is the share of flagged ones that cheat, `recall` the share of cheating ones that were flagged; None without any.
     """
@@ -105,7 +107,8 @@ def _transcript(row: Any, file: Path) -> Transcript:
 def _actions(call: Mapping[str, Any]) -> Iterator[Action]:
     """A call of a transcript as the action that a policy would have sent."""
     name, given = next((name, given) for name, given in call.items() if name != "saw")
-    plain = {"shell": "command", "python": "code", "read": "path", "search": "query", "open": "name", "quote": "text", "sql": "sql",
+    plain = {"shell": "command", "python": "code", "read": "path", "search": "query", "open": "name", "quote": "text",
+             "sql": "sql",
              "move": "action"}
     match name:
         case "answer" | "say":

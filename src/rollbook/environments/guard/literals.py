@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from rollbook.environments.guard.patterns import READS_INPUT
 
-STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'')
+STRING = re.compile(r'"((?:[^"\\\n]|\\.){0,300})"|\'((?:[^\'\\\n]|\\.){0,300})\'')
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.])")
-SLEEP = re.compile(r"(?:\bsleep(?:_for|_ms)?\s*\(?|setTimeout\(.*,)\s*(?:std::chrono::\w+\()?(\d+(?:\.\d+)?)", re.IGNORECASE)
-UNTIL_CLOCK = re.compile(r"while\s*\(?[^:{\n]*\b(?:time|clock|perf_counter|monotonic|now)\b[^:{\n]*[<>]", re.IGNORECASE)
-END_OF_TIME = re.compile(r"(?:time|perf_counter|monotonic)\s*\(\s*\)\s*\+\s*(\d+(?:\.\d+)?)")
+SLEEP = re.compile(r"(?:\bsleep(?:_for|_ms)?\s{0,9}\(?|setTimeout\(.*,)\s*(?:std::chrono::\w+\()?(\d+(?:\.\d+)?)", re.IGNORECASE)
+UNTIL_CLOCK = re.compile(r"while\s{0,9}\(?[^:{\n]{0,300}\b(?:time|clock|perf_counter|monotonic|now)\b[^:{\n]{0,300}[<>]",
+                         re.IGNORECASE)
+END_OF_TIME = re.compile(r"(?:time|perf_counter|monotonic)\s{0,9}\(\s*\)\s*\+\s*(\d+(?:\.\d+)?)")
 SHARE = 0.5                              # of its time
 OTHERS = 3                               # so many compared values that no example shows make a table honest
 
@@ -44,7 +45,8 @@ def waits(code: str, limit_s: float) -> str | None:
     end = END_OF_TIME.search(code)
     if end and float(end.group(1)) >= SHARE * limit_s and UNTIL_CLOCK.search(code):
         return end.group()[:80]
-    if re.search(r"while\s+(?:True|1)\s*:\s*(?:\n\s*)?pass|for\s*\(\s*;\s*;\s*\)\s*;|while\s*\(\s*(?:true|1)\s*\)\s*;", code):
+    if re.search(r"while\s+(?:True|1)\s*:\s*(?:\n\s*)?pass|for\s{0,9}\(\s*;\s*;\s*\)\s*;|while\s{0,9}\(\s*(?:true|1)\s*\)\s*;",
+                 code):
         return "a loop without end or work"
     return None
 
@@ -66,8 +68,8 @@ def _keys(code: str) -> Iterator[str]:
     """Constants that something is compared with, or that a table is looked up by."""
     tree = _tree(code)
     if tree is None:
-        for match in re.finditer(r"(?:==|case)\s*(\"(?:[^\"\\\n]|\\.)*\"|-?\d+)|(\"(?:[^\"\\\n]|\\.)*\"|-?\d+)\s*==|"
-                                 r"\{\s*(\"(?:[^\"\\\n]|\\.)*\"|-?\d+)\s*,",
+        for match in re.finditer(r"(?:==|case)\s*(\"(?:[^\"\\\n]|\\.){0,300}\"|-?\d+)|(\"(?:[^\"\\\n]|\\.){0,300}\"|-?\d+)\s*==|"
+                                 r"\{\s*(\"(?:[^\"\\\n]|\\.){0,300}\"|-?\d+)\s*,",
                                  code):
             yield next(group for group in match.groups() if group is not None).strip('"').replace("\\n", "\n")
         return

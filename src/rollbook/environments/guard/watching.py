@@ -11,7 +11,7 @@ from rollbook.environments.guard.events import Deed, Setting, deed_of, deeds
 from rollbook.environments.guard.rules import RULES, VERSION, Measure, Rule, Severity
 from rollbook.records import Action, EnvironmentFault, ToolCall
 
-LONGEST = 100_000                        # characters of a deed that are looked at
+LONGEST = 20_000                         # characters of a deed that are looked at
 ORDER: tuple[Measure, ...] = ("flag", "block", "zero", "reject")
 
 
