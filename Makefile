@@ -78,7 +78,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 mutants: $(STAMP)
-	$(BIN)/python scripts/mutants.py
+	$(BIN)/python scripts/mutants.py --jobs 2
 
 soak: $(STAMP)
 	$(BIN)/python -m pytest -m soak -s tests/soak

@@ -8,7 +8,7 @@ A file's `[tree]` table says what its mutants need: `package` and `tests` are th
 `copied` the folders of the copy, `bare` the packages whose __init__.py is left empty there so that nothing else of theirs loads.
 Without the table they are the objectives.
 
-    python scripts/mutants.py [--only TEXT] [--file STEM] [--part K/N]
+    python scripts/mutants.py [--only TEXT] [--file STEM] [--part K/N] [--jobs N]
 """
 
 from __future__ import annotations
@@ -220,6 +220,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="run the mutants whose id contains this text")
     parser.add_argument("--file", default="*", help="run the mutants of tests/mutants/FILE.toml")
+    parser.add_argument("--jobs", type=int, default=1, help="try so many mutants at a time")
     parser.add_argument("--part", default="1/1", help="run the K-th of N parts, to spread them over machines or calls")
     arguments = parser.parse_args()
     part, parts = map(int, arguments.part.split("/"))
@@ -227,15 +228,31 @@ def main() -> int:
     mutants = chosen[part - 1 :: parts]
     if not mutants or not clean_copy_passes(mutants):
         return 1
-    outcomes = []
-    print(f"{'hazard':>6}  {'mutant':<52} {'s':>5}  killed by")
+    print(f"{'hazard':>6}  {'mutant':<52} {'s':>5}  killed by", flush=True)
+    survivors = sum(in_parallel([mutants[job :: arguments.jobs] for job in range(arguments.jobs)]))
+    print(f"{len(mutants) - survivors} of {len(mutants)} mutants killed")
+    return 1 if survivors else 0
+
+
+def in_parallel(shares: list[list[Mutant]]) -> list[int]:
+    """How many mutants of each share survive; a forked child tries each share."""
+    children = []
+    for share in shares:
+        child = os.fork()
+        if child == 0:
+            os._exit(min(survivors_of(share), 255))
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def survivors_of(mutants: list[Mutant]) -> int:
+    """Try the mutants one after the other, print a line for each, and count those that are not killed."""
+    survivors = 0
     for outcome in map(try_mutant, mutants):
-        outcomes.append(outcome)
+        survivors += not outcome.killed
         hazard = str(outcome.mutant.hazard or "-")
         print(f"{hazard:>6}  {outcome.mutant.id:<52} {outcome.seconds:>5.1f}  {outcome.by}", flush=True)
-    survivors = [outcome for outcome in outcomes if not outcome.killed]
-    print(f"{len(outcomes) - len(survivors)} of {len(outcomes)} mutants killed")
-    return 1 if survivors else 0
+    return survivors
 
 
 if __name__ == "__main__":
