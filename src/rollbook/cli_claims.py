@@ -228,6 +228,37 @@ def score(releases: tuple[str, ...], as_json: bool) -> None:
     click.echo("A source that describes a part has not released it; `rollbook checklist RUN` scores artifacts.")
 
 
+@evidence.command("compare")
+@click.argument("laboratories", nargs=-1, metavar="[LABORATORY]...")
+@JSON
+def compare(laboratories: tuple[str, ...], as_json: bool) -> None:
+    """Show what laboratories (default: deepseek, zhipu, moonshot) disclose of ten items, side by side."""
+    from rollbook.evidence.disclosure import comparison
+    from rollbook.evidence.registry import builtin
+
+    registry = builtin()
+    found = comparison(registry, laboratories or ("deepseek", "zhipu", "moonshot"))
+    if as_json:
+        _print_json({item: {name: {"count": answer.count, "claims": [claim.id for claim in answer.claims]}
+                            for name, answer in row.items()} for item, row in found.items()})
+        return
+    from rollbook.cli_card import wrapped
+
+    for item, row in found.items():
+        click.echo(click.style(item, bold=True))
+        for name, answer in row.items():
+            lines = wrapped("; ".join(_said(registry, claim) for claim in answer.claims) or "· no claim", 14)
+            click.echo(f"  {name:<11} " + "\n".join(lines).lstrip() + (f"; {answer.count - len(answer.claims)} more"
+                                                                     if answer.count > len(answer.claims) else ""))
+
+
+def _said(registry: Registry, claim: Claim) -> str:
+    from rollbook.evidence.agreement import shown
+
+    whose = "" if ".lineage." in claim.id else f", {registry.release(claim.release).name}"
+    return f"{claim.label} {shown(claim)}{whose}"
+
+
 @evidence.command("diff")
 @click.argument("first", metavar="RECIPE_A")
 @click.argument("second", metavar="RECIPE_B")

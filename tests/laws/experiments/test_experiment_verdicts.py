@@ -9,7 +9,7 @@ from small_experiment import definition, outcome, outcomes
 
 from rollbook.evidence import reading
 from rollbook.evidence.errors import EvidenceError
-from rollbook.evidence.registry import Registry
+from rollbook.evidence.registry import Registry, builtin
 from rollbook.experiments.definition import Decision
 from rollbook.experiments.queue import document
 from rollbook.experiments.record import claims_text, keep, known_runs, run_id
@@ -112,6 +112,10 @@ def test_a_result_becomes_claims_that_are_read_and_name_a_run_that_exists(tmp_pa
     assert run_id(changed) != run_id(result)
     with pytest.raises(EvidenceError, match="not in the ledger"):
         registry.check_runs({run_id(changed)}.__contains__)
+
+
+def test_every_reproduced_claim_of_the_package_names_a_result_that_is_kept() -> None:
+    builtin().check_runs(known_runs().__contains__)
 
 
 def test_a_claim_that_does_not_come_out_is_reported_as_such() -> None:
