@@ -100,6 +100,7 @@ def test_a_support_on_only_one_of_two_log_probabilities_moves_an_on_policy_ratio
     (0, Support.of([[]]), 1.0, "empty"),
     (0, Support.of([[0], [1]]), 1.0, "one boolean per logit"),
     (0, Support.of([[0]]), 0.0, "temperature"),
+    (0, Support.of([[0]]), float("inf"), "temperature"),
 ])
 def test_a_support_without_the_sampled_token_or_of_other_tokens_is_refused(token, allowed, temperature, words):
     with pytest.raises(ModelError, match=words):
@@ -372,6 +373,7 @@ def test_a_teacher_with_another_vocabulary_or_other_positions_is_refused():
              (Head(weight_RH=weight_RH, real_vocab=V + 1, vocabulary="v"), teacher, 1.0, "share the vocabulary"),
              (head(weight_RH), Teacher(hidden_TH=teacher.hidden_TH[1:], head=teacher.head), 1.0, "each position"),
              (head(weight_RH), teacher, 0.0, "temperature"),
+             (head(weight_RH), teacher, float("inf"), "temperature"),
              (head(weight_RH[:, 1:]), teacher, 1.0, "width")]
     for own, other, temperature, words in cases:
         with pytest.raises(ModelError, match=words):

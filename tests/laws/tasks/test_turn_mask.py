@@ -138,7 +138,8 @@ def test_the_keep_rates_are_the_papers():
 
 
 @pytest.mark.parametrize("change", [{"precedence": ("echo",)}, {"precedence": (*PROPOSED_PRECEDENCE, "echo")},
-                                    {"short_chars": -1}, {"words": "bytes"}])
+                                    {"short_chars": -1}, {"words": "bytes"}, {"short_chars": float("nan")}, {"short_chars": 0.5},
+                                    {"seed": None}, {"seed": float("nan")}])
 def test_a_mask_that_leaves_a_case_undecided_is_refused(change):
     fields = {"precedence": PROPOSED_PRECEDENCE, "short_chars": 0, "words": "whitespace", "seed": 0}
     with pytest.raises(TaskError):

@@ -217,6 +217,8 @@ def test_tau_is_the_supervised_model_minus_its_base():
     lambda p: OnlineMerging(adam(p), p, {**reference(), "b.bias": torch.zeros(4)}, OnDare(alpha=0.1, keep=0.5, seed=0)),
     lambda p: OnlineMerging(adam(p), p, {**reference(), "b.bias": torch.full((5,), float("nan"))},
                             OnDare(alpha=0.1, keep=0.5, seed=0)),
+    lambda p: OnDare(alpha=0.1, keep=0.5, seed=None), lambda p: OnDare(alpha="0.1", keep=0.5, seed=0),
+    lambda p: OnDare(alpha=0.1, keep=True, seed=0), lambda p: OnTies(alpha=float("nan"), keep=0.5, consensus="weighted"),
     lambda p: OnDare(alpha=-0.1, keep=0.5, seed=0), lambda p: OnDare(alpha=0.1, keep=0.0, seed=0),
     lambda p: OnTies(alpha=0.1, keep=1.1, consensus="weighted"), lambda p: OnTies(alpha=0.1, keep=0.5, consensus="majority"),
     lambda p: keep_mask(OnDare(alpha=0.1, keep=0.5, seed=0), step=1, name="w", role="update", places=range(0, 8, 2)),
