@@ -12,8 +12,8 @@ from rollbook.records import recipe as r
 ADAM = r.OptimizerSettings(learning_rate=2e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.0, warmup_steps=1,
                            schedule="constant", max_grad_norm=1.0)
 SAMPLED = r.SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
-SFT = r.Sft(policy="start", traces={"direct": 1.0}, steps=30, batch=16, general_share=0.0, optimizer=dataclasses.replace(
-    ADAM, learning_rate=5e-3), max_batch_tokens=4096)
+SFT = r.Sft(policy="start", traces={"direct": 1.0}, steps=60, batch=16, general_share=0.0, max_batch_tokens=4096,
+            optimizer=dataclasses.replace(ADAM, learning_rate=1e-2, warmup_steps=4))     # keeps the format, seldom right
 LABELS = r.Comparisons(policy="sft", tasks="train", prompts=12, per_task=4, sampling=SAMPLED, apart=0.25, labeler=r.Oracle(
     rule={"accuracy": 0.5, "format": 0.5, "tokens": -0.3}, noise=0.1, seed=3))
 
@@ -21,7 +21,7 @@ LABELS = r.Comparisons(policy="sft", tasks="train", prompts=12, per_task=4, samp
 def pipeline(*overrides, **stages):
     """A recipe of these stages."""
     recipe = small_recipe("model.layers=1", "model.hidden=32", "model.intermediate=64", "model.heads=2", "model.kv_heads=1",
-                          *overrides)
+                          "run.dtype=float32", *overrides)
     return dataclasses.replace(recipe, settings=dataclasses.replace(recipe.settings, stages=stages))
 
 

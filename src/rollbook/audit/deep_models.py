@@ -192,8 +192,8 @@ def _first_policy(work: Work, ruler: Ruler, name: str, stage: PolicyGradient, st
             ruler.at(name, batch.scope, event.id)
             work.load(start)
             gradients(ruler, ledger, new_learner(work.decoder, stage, dtype=work.dtype), stage,
-                      PolicyStep(batch_id=update.batch, batch=batch, credit=credits[batch.scope], table=table,
-                                 update_id=event.id, update=update), take=False)
+                      PolicyStep(batch_id=update.batch, batch=batch, credit=credits[batch.scope], table=table, update=update),
+                      take=False)
             return update.grad_norm
     return None
 

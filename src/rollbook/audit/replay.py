@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from rollbook.audit import stored
-from rollbook.audit.replay_modules import Held, Trainee, module_step, module_version, trainee
+from rollbook.audit.replay_beside import Beside, Trained, diverging
+from rollbook.audit.replay_modules import Trainee, critic, equip, trainee
 from rollbook.audit.replay_report import Progress, ReplayReport, StageReplayed, beginning, prepared
 from rollbook.audit.replay_steps import PolicyStep, new_learner, policy_step, sft_step
 from rollbook.audit.ruler import TOLERANCES, Ruler
@@ -20,29 +21,21 @@ from rollbook.ledger.sameness import Unlike, unlike
 from rollbook.models.load import load_policy
 from rollbook.models.tokenizer import load_tokenizer
 from rollbook.models.weights import load_into, published_hash, read_tensors, weight_hash
-from rollbook.objectives.errors import ObjectiveError
 from rollbook.records import (
     Batch,
     Credit,
     Demonstration,
-    Diverged,
     LedgerError,
-    Merged,
-    ModuleUpdate,
-    ModuleVersion,
     PolicyVersion,
-    Ranking,
     SftReport,
     StageEnd,
     Update,
 )
 from rollbook.records.graph import START, inputs
-from rollbook.records.recipe import Merge, PolicyGradient, Preference, RewardModel, Sft
-from rollbook.training.merging import merged_weights
+from rollbook.records.recipe import PolicyGradient, Preference, RewardModel, Sft
 from rollbook.training.policy import PolicyLearner
 
 TRAINING = (Sft, PolicyGradient, RewardModel, Preference)
-Trained = Sft | PolicyGradient | RewardModel | Preference
 
 
 def replay_run(path: str | os.PathLike[str], *, only: Sequence[str] = (), threads: int | None = None,
@@ -59,10 +52,11 @@ def replay_run(path: str | os.PathLike[str], *, only: Sequence[str] = (), thread
     return Replay(ledger, only, threads, progress).report()
 
 
-class Replay:
+class Replay(Beside):
     """Goes once through the log; holds one set of weights, its optimizer, and the trajectories of one batch."""
 
     def __init__(self, ledger: Ledger, only: Sequence[str], threads: int | None, progress: Progress | None):
+        super().__init__()
         self.ledger, self.progress = ledger, progress
         recipe, self.first = beginning(ledger)
         self.settings = recipe.settings
@@ -153,6 +147,11 @@ class Replay:
                 self.trainee = trainee(stage, self._held(stage))
             else:
                 self.learner = new_learner(self.decoder, stage, dtype=self.dtype)
+                if isinstance(stage, PolicyGradient):
+                    held = self._held(stage)
+                    equip(self.learner, stage, held)
+                    self.trainee = critic(stage, held)
+                    self.valued, self.last = [], None
             self.began = {} if self.ruler.exact else {n: p.detach().clone() for n, p in self.decoder.named_parameters()}
             self.now, self.updates, self.passed, self.window = name, 0, 0, []
             self.shown = {}
@@ -193,7 +192,7 @@ class Replay:
         if lost:
             self.ruler.say("demonstrations", lost[0], "absent", f"{len(lost)} are not in the run")
             return
-        with _diverging(self.ruler):
+        with diverging(self.ruler):
             sft_step(self.ruler, self.learner, stage, [self.shown[name] for name in report.demonstrations], report,
                      stored.tensors(self.ledger, report.tensors))
         self.window.append(identity)
@@ -218,66 +217,15 @@ class Replay:
         if credit is None:
             self.ruler.say("credit", "absent", "needed", f"no credit record of {batch.scope} stands before it")
             return
-        step = PolicyStep(batch_id=update.batch, batch=batch, credit=credit, table=self.tables.get(scope), update_id=identity,
-                          update=update)
-        with _diverging(self.ruler):
+        step = PolicyStep(batch_id=update.batch, batch=batch, credit=credit, table=self.tables.get(scope), update=update,
+                          critic=self._critic())
+        self.last = step
+        with diverging(self.ruler):
             policy_step(self.ruler, self.ledger, self.learner, stage, step)
         self.tables = {key: event for key, event in self.tables.items() if key == scope or _elements(event) in self.read}
         self.window.append(update.batch)
         number = scope.rpartition("/")[2]
         self._moved(int(number) if number.isdigit() else self.updates + 1)
-
-    def _trainee(self) -> Trainee:
-        assert self.trainee is not None
-        return self.trainee
-
-    def _held(self, stage: RewardModel | Preference) -> Held:
-        """What the stage's module is made of; its rankings are read once."""
-        tables = [self.tables[f"{source}/rankings"] for source in stage.data if f"{source}/rankings" in self.tables]
-        rankings = {record_id(one): one for table in tables for one in self.ledger.table_records(table)
-                    if isinstance(one, Ranking)}
-        return Held(decoder=self.decoder, rankings=rankings, weights_of=self._weights_of, dtype=self.dtype,
-                    format_ids=frozenset(self.tokenizer.stop_ids), seed=self.settings.run.seed)
-
-    def _weights_of(self, source: str) -> Mapping[str, Tensor]:
-        """The weights that a stage ended with, from its checkpoint; the start's from the model."""
-        version = self.first if source == START else self.ends[source]
-        folder = self.ledger.root / self.checkpoints.get(version.id, "none")
-        if folder.is_dir():
-            return read_tensors(folder)
-        if version.id == self.first.id:
-            return {name: p.detach() for name, p in load_policy(self.settings.model).decoder.named_parameters()}
-        raise LedgerError(f"the weights that {source} ended with are not to be had", got=str(folder.name),
-                          why="its checkpoint is not in this copy")
-
-    def _module(self, identity: str, update: ModuleUpdate) -> None:
-        if update.stage not in self.stages or self._given_up():
-            return
-        self._begin(update.stage)
-        self.ruler.at(update.stage, f"{update.stage} step {update.step}", identity)
-        self.ruler.text("step", update.step, self.updates + 1, "a step is missing or comes twice")
-        with _diverging(self.ruler):
-            module_step(self.ruler, self._trainee(), update, stored.tensors(self.ledger, update.tensors))
-        self.window.append(identity)
-        self._moved(update.step)
-
-    def _module_version(self, identity: str, version: ModuleVersion) -> None:
-        if version.stage == self.now and not self.ruler.found:
-            self.ruler.at(version.stage, f"module of {version.stage}", identity)
-            module_version(self.ruler, self._trainee(), version, self.window)
-
-    def _merged(self, identity: str, merged: Merged) -> None:
-        stage = self.settings.stages[merged.stage]
-        if self.ruler.found or not isinstance(stage, Merge):
-            return
-        self.ruler.at(merged.stage, f"merge of {merged.stage}", identity)
-        try:
-            parts = [(self._weights_of(source), weight) for source, weight in stage.policies.items()]
-            base = None if stage.base is None else self._weights_of(stage.base)
-        except LedgerError as error:
-            self.notes.append(f"{merged.stage} was not merged again: {error.what}")
-            return
-        self.ruler.hash("weights", merged.weights, weight_hash(merged_weights(stage, parts, base).items()))
 
     def _use_threads(self, wanted: int) -> None:
         """A run that was resumed with other threads goes on with them here."""
@@ -341,7 +289,8 @@ class Replay:
 
     def _leave(self, *, ended: bool) -> None:
         assert self.now is not None
-        weights = weight_hash(self.decoder.named_parameters()) if self.trainee is None else self.trainee.weights()
+        own = self.trainee if self.learner is None else None
+        weights = weight_hash(self.decoder.named_parameters()) if own is None else own.weights()
         self.done.append(StageReplayed(stage=self.now, updates=self.updates, weights=weights, ended=ended))
         self.now, self.learner, self.trainee, self.began, self.shown = None, None, None, {}, {}
         self.tables = {key: event for key, event in self.tables.items() if _elements(event) in self.read}
@@ -351,21 +300,6 @@ def _elements(event: Event) -> str | None:
     """The stage whose demonstrations or rankings a table holds, None for another table."""
     name, _, rest = str(event.body["name"]).partition("/")
     return name if rest in ("demonstrations", "rankings") else None
-
-
-class _diverging:
-    """A step that diverges or is refused here and was taken in the run is a difference, not a crash."""
-
-    def __init__(self, ruler: Ruler):
-        self.ruler = ruler
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, Diverged | ObjectiveError):
-            self.ruler.say("update", "a step was taken", "diverged" if isinstance(error, Diverged) else "refused", error.what)
-            return True
-        return False
 
 
 def _name(dtype: torch.dtype) -> str:

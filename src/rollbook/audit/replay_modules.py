@@ -5,22 +5,25 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rollbook.audit.ruler import Ruler
+from rollbook.experience.batches import Packed
 from rollbook.models.decoder import Decoder
-from rollbook.models.scalar import ScalarModel, on_body
+from rollbook.models.scalar import ScalarModel, on_body, read_scalar
 from rollbook.models.weights import load_into, weight_hash
-from rollbook.records import LedgerError, ModuleUpdate, ModuleVersion, Ranking
-from rollbook.records.recipe import Preference, RewardModel
+from rollbook.records import LedgerError, ModuleUpdate, ModuleVersion, Ranking, TaskId
+from rollbook.records.recipe import PolicyGradient, Preference, RewardModel
 from rollbook.training.family import FamilyStep
 from rollbook.training.optimizer import Optimizer, standing
-from rollbook.training.policy import frozen_copy
+from rollbook.training.policy import PolicyLearner, Teachers, frozen_copy
 from rollbook.training.preference import PreferenceLearner, optimizer_of, pair_of, preference_update
 from rollbook.training.reward_model import reward_model_update
+from rollbook.training.value import CriticLearner, updates_of
 
 ARITHMETIC = 1e-6
 Weights = Mapping[str, Tensor]
@@ -78,6 +81,26 @@ class PreferenceTrainee:
         return weight_hash(self.learner.policy.named_parameters())
 
 
+@dataclass(slots=True, kw_only=True)
+class CriticTrainee:
+    """The critic of a policy stage; `packed` is the minibatch that its next steps are taken on."""
+
+    critic: CriticLearner
+    packed: Packed | None = None
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return self.critic.optimizer
+
+    def take(self, elements: Sequence[str], where: str) -> FamilyStep:
+        if self.packed is None:
+            raise LedgerError(f"{where} was taken on a batch that does not stand before it", got=", ".join(elements))
+        return self.critic.update(self.packed, where)
+
+    def weights(self) -> str:
+        return weight_hash(self.critic.model.named_parameters())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """What a replay holds when a stage begins: the decoder with the stage's first weights, the rankings, weights by stage."""
@@ -88,6 +111,34 @@ class Held:
     format_ids: frozenset[int]
     dtype: torch.dtype
     seed: int
+    family: Callable[[TaskId], str]
+    module_folder: Callable[[str, str], Path]
+
+
+def critic(stage: PolicyGradient, held: Held) -> CriticTrainee | None:
+    """The stage's critic as it stood before its first step; None where it has none."""
+    if stage.critic is None:
+        return None
+    if stage.critic.start is not None:
+        model = read_scalar(held.module_folder(stage.critic.start, "reward_model"), held.decoder)
+    else:
+        own = {name: p.detach() for name, p in held.decoder.named_parameters()}
+        model = on_body(held.decoder, own, layers=stage.critic.head_layers, seed=held.seed)
+    total = updates_of(stage.critic, steps=stage.steps, minibatches=stage.minibatches)
+    return CriticTrainee(critic=CriticLearner(model, stage.critic, total=total, dtype=held.dtype))
+
+
+def equip(learner: PolicyLearner, stage: PolicyGradient, held: Held) -> None:
+    """Gives a policy learner the frozen reference and the teachers of its stage."""
+    def frozen(source: str) -> Decoder:
+        model = copy.deepcopy(held.decoder)
+        load_into(model, held.weights_of(source))
+        return frozen_copy(model, held.dtype)
+    if stage.reference is not None:
+        learner.reference = frozen(stage.reference)
+    if stage.teachers:
+        learner.teachers = Teachers(models={name: frozen(name) for name in sorted(set(stage.teachers.values()))},
+                                    stages=stage.teachers, families=held.family)
 
 
 def trainee(stage: RewardModel | Preference, held: Held) -> Trainee:
@@ -129,7 +180,9 @@ def module_version(ruler: Ruler, made: Trainee, version: ModuleVersion, window: 
     ruler.hash("optimizer", version.optimizer, made.optimizer.digest())
     ruler.text("window", version.window, tuple(window), "the updates of the stage")
     module = made.model if isinstance(made, RewardModelTrainee) else None
-    if isinstance(module, nn.Module):
+    if isinstance(made, CriticTrainee):
+        module = made.critic.model
+    if module is not None:
         still = standing(module, made.optimizer.settings.frozen)
         ruler.text("frozen", version.frozen is None, not still)
         if still:

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from rollbook.audit import stored
 from rollbook.audit.ruler import Ruler
-from rollbook.experience.batches import Packed
+from rollbook.experience.batches import Packed, with_token_credit
+from rollbook.experience.token_credit import per_token, uses_values
 from rollbook.ledger import Event, Ledger
 from rollbook.models.weights import weight_hash
+from rollbook.objectives.core import Objective
+from rollbook.objectives.credit.rules import BatchNormalized
 from rollbook.objectives.settings import from_settings
 from rollbook.records import Batch, Credit, Demonstration, SftReport, Update
 from rollbook.records.recipe import PolicyGradient, Sft
 from rollbook.training.optimizer import Optimizer
 from rollbook.training.policy import Measurement, PolicyLearner
 from rollbook.training.sft import sft_update
+from rollbook.training.value import CriticLearner
 
 ARITHMETIC = 1e-6       # sums in another order: weights and rates that no model computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyStep:
-    """What the log holds of one policy update; `table` is the event of its trajectories."""
+    """What the log holds of one minibatch; `table` is the event of its trajectories, `update` None where only a critic learnt."""
 
     batch_id: str
     batch: Batch
     credit: Credit
     table: Event | None
-    update_id: str
-    update: Update
+    update: Update | None
+    critic: CriticLearner | None = None
 
 
 def sft_step(ruler: Ruler, learner: PolicyLearner, stage: Sft, batch: Sequence[Demonstration], report: SftReport,
@@ -52,9 +56,9 @@ def sft_step(ruler: Ruler, learner: PolicyLearner, stage: Sft, batch: Sequence[D
 
 def policy_step(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: PolicyGradient, step: PolicyStep) -> str:
     """Takes the policy update from its stored batch on `learner`'s weights; the hash of the weights it led to."""
+    assert step.update is not None
     ruler.hash("weights_before", step.update.weights_before, weight_hash(learner.decoder.named_parameters()))
-    if step.batch.scope.endswith("/0"):
-        learner.hold_anchor(from_settings(dict(step.batch.objective)))
+    hold(learner, step)
     measured = gradients(ruler, ledger, learner, stage, step, take=True)
     assert measured is not None
     stepped = measured.stepped
@@ -67,19 +71,47 @@ def policy_step(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: Pol
     return after
 
 
+def hold(learner: PolicyLearner, step: PolicyStep) -> None:
+    """Before a step's first minibatch: what its later ones are anchored at, and valued by, is kept."""
+    if step.batch.scope.endswith("/0"):
+        learner.hold_anchor(from_settings(dict(step.batch.objective)))
+        if step.critic is not None:
+            step.critic.hold()
+
+
+def compared(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: PolicyGradient, step: PolicyStep) -> Packed:
+    """The stored minibatch, once everything in it was computed again from trajectories, credit and models, and compared."""
+    given = stored.tensors(ledger, step.batch.tensors)
+    objective = from_settings(dict(step.batch.objective))
+    ruler.text("objective", from_settings(dict(stage.objective)), objective, "the recipe's against the batch's")
+    members = stored.members(ledger, step.table, step.batch)
+    again = stored.rebuilt(members, step.credit, objective, max_tokens=stage.max_batch_tokens, max_length=step.batch.max_length)
+    scored = learner.score(again, objective)
+    if per_token(objective.credit):
+        scored = _credited(scored, objective, step, given)
+    _inputs(ruler, step.batch, given, scored)
+    return stored.as_stored(step.batch, given, members, step.credit)
+
+
+def _credited(scored: Packed, objective: Objective, step: PolicyStep, given: Mapping[str, torch.Tensor]) -> Packed:
+    """Advantages per token again; what a rule over a whole step's batch gave, and values without their critic, is as stored."""
+    rule = objective.credit
+    if isinstance(rule, BatchNormalized) or (uses_values(rule) and step.critic is None):
+        return replace(scored, advantage_T=given["advantage"], value_T=given.get("value"), return_T=given.get("return"),
+                       kl_T=given.get("kl"))
+    values = None if step.critic is None else [step.critic.values(scored)]
+    return with_token_credit([scored], rule, values)[0]
+
+
 def gradients(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: PolicyGradient, step: PolicyStep, *,
               take: bool) -> Measurement:
     """The update's log-probs, loss and gradients from its stored batch, compared; `take` says whether KL is compared too.
 
     The optimizer steps: whoever does not want the step keeps the weights elsewhere.
     """
-    given, found = stored.tensors(ledger, step.batch.tensors), stored.tensors(ledger, step.update.tensors)
-    objective = from_settings(dict(step.batch.objective))
-    ruler.text("objective", from_settings(dict(stage.objective)), objective, "the recipe's against the batch's")
-    members = stored.members(ledger, step.table, step.batch)
-    again = stored.rebuilt(members, step.credit, objective, max_tokens=stage.max_batch_tokens, max_length=step.batch.max_length)
-    _inputs(ruler, step.batch, given, learner.score(again, objective))
-    packed = stored.as_stored(step.batch, given, members, step.credit)
+    assert step.update is not None
+    found, objective = stored.tensors(ledger, step.update.tensors), from_settings(dict(step.batch.objective))
+    packed = compared(ruler, ledger, learner, stage, step)
     measured = learner.update(packed, objective, where=step.batch.scope)
     slack = ruler.tolerance
     ruler.tensor("logp", found.get("logp"), measured.logp_T, slack.logp_nats)

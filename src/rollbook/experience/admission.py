@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rollbook.records import FAULT_NOTE, Experience, Outcome, RecordError, Scored, Task, TaskId, Trace, Unscored, Verdict
 from rollbook.records.experience import OutcomeCode
@@ -28,10 +29,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRule:
-    """`least` scored attempts make a group usable; `drop_uniform` drops groups whose rewards are all equal."""
+    """`least` scored attempts make a group usable; `drop_uniform` drops groups whose rewards, or whose accuracies where `by` says
+    so, are all equal. A group without any accuracy is judged by its rewards.
+    """
 
     least: int
     drop_uniform: bool
+    by: Literal["reward", "accuracy"] = "reward"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,10 @@ def _group_code(one: Group, rule: AdmissionRule) -> tuple[str, str]:
     rewards = [member.verdict.vector.total for member in one.scored]
     if len(rewards) < rule.least:
         return "group_incomplete", f"{len(rewards)} of {rule.least} attempts have a verdict"
+    accuracies = [member.verdict.vector.accuracy for member in one.scored] if rule.by == "accuracy" else []
+    known = [value for value in accuracies if value is not None]
+    if rule.drop_uniform and len(known) == len(rewards) and max(known) - min(known) <= SAME:
+        return "uniform", f"all accuracies are {known[0]:g}"
     if rule.drop_uniform and max(rewards) - min(rewards) <= SAME:
         return "uniform", f"all rewards are {rewards[0]:g}"
     return "accepted", ""

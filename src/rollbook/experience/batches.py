@@ -8,23 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from rollbook.experience.admission import AdmittedGroup
+from rollbook.experience.token_credit import axes, per_token, uses_kl
 from rollbook.objectives import ActionTokens, Term, Unstated, sequence_weight
 from rollbook.objectives.aggregate import Aggregate
 from rollbook.objectives.core import Objective
 from rollbook.objectives.credit import Measured, assign_credit
+from rollbook.objectives.credit.rules import Credit as Rule
 from rollbook.records import Credit, Experience, RecordError, TermSpec, encode
 from rollbook.records.recipe import Plain
-
-BASELINE = {"GroupCentered": "group mean", "GroupNormalized": "group mean", "MinibatchStandardized": "group mean",
-            "LeaveOneOut": "mean of the others in the group"}
-NORMALIZED_OVER = {"GroupCentered": "nothing", "GroupNormalized": "group", "MinibatchStandardized": "minibatch",
-                   "LeaveOneOut": "nothing"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +29,8 @@ class Packed:
     """One optimizer step's input: sequences in order, their action tokens end to end, one weight per term and token.
 
     `plan` lists the sequences of each micro-batch, `correct_S` is 1, 0 or -1 where correctness is not known.
-    `anchor_T` and `reference_T` are None unless the objective reads them.
+    `anchor_T`, `reference_T` and `teacher_T` are None unless the objective or its credit reads them, `value_T`, `return_T` and
+    `kl_T` (nats) unless credit is given per token from them.
     """
 
     members: tuple[Experience, ...]
@@ -51,6 +49,10 @@ class Packed:
     weight_KT: Tensor
     plan: tuple[tuple[int, ...], ...]
     credit: Credit
+    teacher_T: Tensor | None = None
+    value_T: Tensor | None = None
+    return_T: Tensor | None = None
+    kl_T: Tensor | None = None
 
     def tokens(self, index_T: Tensor, logp_T: Tensor) -> ActionTokens:
         """The objective's view of some of the tokens."""
@@ -58,14 +60,15 @@ class Packed:
             return None if value is None else value[index_T]
         return ActionTokens(logp_T=logp_T, seq_T=self.seq_T[index_T], length_S=self.length_S,
                             advantage_T=self.advantage_T[index_T], behavior_T=self.behavior_T[index_T],
-                            anchor_T=pick(self.anchor_T), reference_T=pick(self.reference_T))
+                            anchor_T=pick(self.anchor_T), reference_T=pick(self.reference_T), teacher_T=pick(self.teacher_T))
 
     def tensors(self) -> dict[str, Tensor]:
         """What is stored of the batch, by name."""
         named = {"token_ids": self.token_T, "seq": self.seq_T, "group": self.group_S, "length": self.length_S,
                  "correct": self.correct_S,
                  "behavior": self.behavior_T, "version": self.version_T, "advantage": self.advantage_T, "weight": self.weight_KT,
-                 "anchor": self.anchor_T, "reference": self.reference_T}
+                 "anchor": self.anchor_T, "reference": self.reference_T, "teacher": self.teacher_T, "value": self.value_T,
+                 "return": self.return_T, "kl": self.kl_T}
         return {name: value for name, value in named.items() if value is not None}
 
 
@@ -88,11 +91,13 @@ def credited(parts: Sequence[Sequence[AdmittedGroup]], objective: Objective, sco
     group_S = torch.tensor([g for g, one in enumerate(groups) for _ in one.members], dtype=torch.long)
     part_S = torch.tensor([p for p, part in enumerate(parts) for one in part for _ in one.members], dtype=torch.long)
     rule = objective.credit
-    given = assign_credit(rule, Measured(reward_S=reward_S, group_S=group_S, minibatch_S=part_S,
-                                         seq_T=torch.arange(len(members))))
-    if given.advantage_S is None:
+    later = per_token(rule)         # what needs the models' numbers is given once they have scored the tokens
+    advantage_S = None if later else assign_credit(rule, Measured(
+        reward_S=reward_S, group_S=group_S, minibatch_S=part_S, seq_T=torch.arange(len(members)))).advantage_S
+    if advantage_S is None and not later:
         raise RecordError("this credit rule gives no advantage per sequence", got=type(rule).__name__,
-                          why="rules per token need a critic or step rewards", fix="use a per-sequence rule")
+                          why="it needs rewards of steps", fix="use a rule over sequences or tokens")
+    baseline, over = axes(rule)
     records, at = [], 0
     for index, part in enumerate(parts):
         size = sum(len(one.members) for one in part)
@@ -100,8 +105,9 @@ def credited(parts: Sequence[Sequence[AdmittedGroup]], objective: Objective, sco
         records.append(Credit(
             scope=f"{scope}/{index}", rule=_plain(rule), traces=tuple(m.trace.id for m in members[here]),
             group_of=tuple(one.id for one in part for _ in one.members), reward=tuple(reward_S[here].tolist()),
-            advantage=tuple(given.advantage_S[here].tolist()), gamma=None, lam=None, baseline=BASELINE[type(rule).__name__],
-            normalized_over=NORMALIZED_OVER[type(rule).__name__], misfit_penalty=misfit_penalty))
+            advantage=() if advantage_S is None else tuple(advantage_S[here].tolist()), baseline=baseline, normalized_over=over,
+            gamma=getattr(rule, "gamma", None), lam=getattr(rule, "lam_policy", None), per="token" if later else "sequence",
+            misfit_penalty=misfit_penalty))
         at += size
     return tuple(records)
 
@@ -114,7 +120,7 @@ def pack(part: Sequence[AdmittedGroup], credit: Credit, objective: Objective, *,
     length_S = torch.tensor([m.trace.action_count for m in members], dtype=torch.long)
     seq_T = torch.repeat_interleave(torch.arange(len(members)), length_S)
     segments = [list(m.trace.policy_segments) for m in members]
-    advantage_S = torch.tensor(credit.advantage, dtype=torch.float32)
+    advantage_S = torch.tensor(credit.advantage or (0.0,) * len(members), dtype=torch.float32)
     correct_S = torch.tensor([_correct(m) for m in members], dtype=torch.int8)
     parts: tuple[tuple[str, float, Aggregate | Unstated, str], ...] = (
         ("policy", 1.0, objective.aggregate, "actions"),
@@ -168,9 +174,53 @@ def _weight(how: Aggregate | Unstated, population: str, of: tuple[Tensor, Tensor
                       why="pretraining tokens are no action tokens", fix="train it through a stage that mixes that data in")
 
 
-def with_scores(packed: Packed, *, anchor_T: Tensor | None, reference_T: Tensor | None) -> Packed:
+def with_scores(packed: Packed, *, anchor_T: Tensor | None, reference_T: Tensor | None,
+                teacher_T: Tensor | None = None) -> Packed:
     """The batch with the log-probs its objective reads."""
-    return replace(packed, anchor_T=anchor_T, reference_T=reference_T)
+    return replace(packed, anchor_T=anchor_T, reference_T=reference_T, teacher_T=teacher_T)
+
+
+def with_token_credit(parts: Sequence[Packed], rule: Rule | Unstated, values: Sequence[Tensor] | None) -> list[Packed]:
+    """The minibatches of a step with their advantages per token; `values` are the critic's, one tensor a minibatch."""
+    sizes_T, sizes_S = [part.seq_T.numel() for part in parts], [len(part.members) for part in parts]
+    starts = [sum(sizes_S[:at]) for at in range(len(parts))]
+    kl_T = None
+    if uses_kl(rule):
+        gaps = [_anchor(part) - _reference(part) for part in parts]
+        kl_T = torch.cat(gaps)
+    members = [member for part in parts for member in part.members]
+    prompts = torch.tensor([len(m.trace.prompt_ids) for m in members])
+    actions = torch.cat([part.length_S for part in parts])
+    given = assign_credit(rule, Measured(
+        reward_S=torch.tensor([m.verdict.vector.total for m in members], dtype=torch.float64),
+        group_S=torch.cat([part.group_S + start for part, start in zip(parts, starts, strict=True)]),
+        minibatch_S=torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(sizes_S)),
+        seq_T=torch.cat([part.seq_T + start for part, start in zip(parts, starts, strict=True)]), kl_T=kl_T,
+        value_T=None if values is None else torch.cat(list(values)),
+        length_S=actions if getattr(rule, "counts", "action_tokens") == "action_tokens" else actions + prompts))
+    split = [None if value is None else torch.split(value.float(), sizes_T)
+             for value in (given.advantage_T, given.return_T, kl_T)]
+    less = [_less_misfits(advantage_T.clone(), part.members, part.length_S, part.credit.misfit_penalty)
+            for part, advantage_T in zip(parts, split[0] or (), strict=True)]
+    return [replace(part, advantage_T=less[at], return_T=_at(split[1], at), kl_T=_at(split[2], at),
+                    value_T=None if values is None else values[at]) for at, part in enumerate(parts)]
+
+
+def _at(parts: Sequence[Tensor] | None, at: int) -> Any:
+    return None if parts is None else parts[at].contiguous()
+
+
+def _anchor(part: Packed) -> Tensor:
+    """Log-probs of the sampling policy by the trainer's arithmetic."""
+    if part.anchor_T is None:
+        raise RecordError("a KL in the reward needs the anchor's log-probs", got="None", why="it is taken at sampling parameters")
+    return part.anchor_T
+
+
+def _reference(part: Packed) -> Tensor:
+    if part.reference_T is None:
+        raise RecordError("a KL in the reward needs the reference's log-probs", got="None")
+    return part.reference_T
 
 
 def micro_batches(part: Sequence[AdmittedGroup], max_tokens: int) -> tuple[tuple[int, ...], ...]:

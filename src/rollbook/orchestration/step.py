@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rollbook.experience.admission import Admission, AdmissionRule, AdmittedGroup, admit, group
-from rollbook.experience.batches import Packed, credited, minibatches, pack, with_scores
+from rollbook.experience.batches import Packed, credited, minibatches, pack, with_token_credit
+from rollbook.experience.token_credit import per_token
 from rollbook.ledger import Ledger, close_census
 from rollbook.objectives import all_reads
 from rollbook.objectives.core import Objective
+from rollbook.orchestration.critic import critic_metrics, critic_steps, warming
 from rollbook.orchestration.measures import Updated, step_metrics
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.recording import Moved, batch_record, update_record
 from rollbook.records import Batch, Credit, Dispatch, Diverged, Judge, PolicyVersion, StepReport, Task, TaskId, Trace, Verdict
 from rollbook.rollouts.solve import Rollouts
 from rollbook.training.policy import PolicyLearner
+from rollbook.training.value import CriticLearner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,7 @@ class PolicyRun:
     admission: AdmissionRule
     settings: StepSettings
     tasks: Mapping[TaskId, Task]
+    critic: CriticLearner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +102,24 @@ def step(run: PolicyRun, source: Source, policy: PolicyVersion, number: int) -> 
               for part, credit in zip(parts, credits_of(run, parts, scope), strict=True)]
     scored = [run.learner.score(one, run.objective, next_up=not place)  # anchor, reference: only what is read, before any update
               for place, one in enumerate(packed)]
+    if scored and per_token(run.objective.credit):
+        values = None if run.critic is None else [run.critic.values(one) for one in scored]
+        scored = with_token_credit(scored, run.objective.credit, values)
+    warm, batches, losses = warming(run.critic, number), [], []
     for place, one in enumerate(scored):
         due = one.reference_T is not None or (number - 1) % KL_EVERY == 0
-        updated.append(_update(run, one, policy, Place(first=not place, kl=not place and due)))
+        if warm:
+            batches.append(_record_batch(run, one, policy).id)
+        else:
+            updated.append(_update(run, one, policy, Place(first=not place, kl=not place and due)))
+            batches.append(updated[-1].update.batch)
+        if run.critic is not None:
+            losses += critic_steps(run.ledger, run.critic, one, batches[-1], run.stage)
     version = _publish(run, policy, updated) if updated else policy
     metrics = step_metrics(gathered, updated, version=policy.index, update_s=time.monotonic() - trained,
-                           step_s=time.monotonic() - began)
+                           step_s=time.monotonic() - began) | critic_metrics(scored, losses)
     report = StepReport(stage=run.stage, step=number, policy=policy.id, published=version.id, census=census,
-                        batches=tuple(u.update.batch for u in updated), updates=tuple(u.update.id for u in updated),
+                        batches=tuple(batches), updates=tuple(u.update.id for u in updated),
                         metrics={k: v for k, v in metrics.items() if not k.startswith(OBSERVED_METRICS)},
                         observed={k: v for k, v in metrics.items() if k.startswith(OBSERVED_METRICS)})
     run.ledger.append(report)
@@ -170,7 +184,7 @@ def _update(run: PolicyRun, packed: Packed, policy: PolicyVersion, place: Place)
         _record_batch(run, packed, policy)
         raise
     if place.first and "anchor_T" in all_reads(run.objective):
-        packed = with_scores(packed, anchor_T=measured.logp_T, reference_T=packed.reference_T)
+        packed = replace(packed, anchor_T=measured.logp_T)
     batch = _record_batch(run, packed, policy)
     moved = Moved(index=run.learner.optimizer.steps, before=before, after=run.publisher.rehash(), at_sampler=place.first,
                   kl_nats=run.learner.kl_to_start(packed, measured.logp_T) if place.kl else None)

@@ -62,6 +62,7 @@ BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     r.PolicyGradient: {**dict.fromkeys(("steps", "prompts", "per_task", "groups", "max_waves", "minibatches",
                                         "max_batch_tokens", "checkpoint_every"), COUNT),
                        **dict.fromkeys(("max_policy_age", "probe", "probe_every"), NATURAL)},
+    r.Critic: {"warmup": NATURAL, "updates": COUNT, "factor": POSITIVE, "clip": POSITIVE},
     r.Muon: {"learning_rate": POSITIVE, "momentum": PROBABILITY, "weight_decay": NATURAL},
     r.RejectionSampling: dict.fromkeys(("prompts", "samples", "per_task"), COUNT),
     r.Comparisons: {"prompts": COUNT, "per_task": Bound(2), "apart": PROBABILITY},

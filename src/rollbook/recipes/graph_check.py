@@ -27,7 +27,7 @@ RANKINGS: tuple[tuple[type, ...], str] = ((Comparisons,), "rankings")
 SOURCES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "policy": POLICY, "reference": POLICY, "merging.base": POLICY, "base": POLICY, "policies": POLICY,
     "compare_to": ((Evaluate,), "evaluation report"), "tasks": ((PassRate,), "selection of tasks"),
-    "scorer": ((RewardModel,), "reward model")}
+    "teachers": POLICY, "scorer": ((RewardModel,), "reward model"), "critic.start": ((RewardModel,), "reward model")}
 DATA: Mapping[type, tuple[tuple[type, ...], str]] = {
     Sft: ((RejectionSampling,), "demonstrations"), RewardModel: RANKINGS, Preference: RANKINGS}
 

@@ -11,7 +11,7 @@ _PURE, _SHARE = ("number",), ("number", "fraction")
 
 UNITS: Mapping[str, tuple[str, ...]] = {  # the last part of a setting's path -> the units of claims that it may cite
     **dict.fromkeys(("seed", "threads", "verify_workers", "weight_decay", "max_grad_norm", "learning_rate", "beta1", "beta2",
-                     "eps", "temperature", "momentum", "noise", "alpha", "beta", "nll_coefficient", "decay",
+                     "eps", "temperature", "momentum", "noise", "alpha", "beta", "nll_coefficient", "decay", "factor", "clip",
                      "format_reward", "correct_reward", "length_penalty", "language_reward", "misfit_penalty"), _PURE),
     **dict.fromkeys(("weight", "top_p", "min_p", "general_share", "traces", "apart", "keep"), _SHARE),
     **dict.fromkeys(("context", "window", "max_tokens", "length_max", "length_cache", "max_batch_tokens", "turn_tokens",
@@ -21,7 +21,8 @@ UNITS: Mapping[str, tuple[str, ...]] = {  # the last part of a setting's path ->
     **dict.fromkeys(("max_seconds", "call_seconds"), ("seconds",)),
     **dict.fromkeys(("train", "heldout", "prompts", "groups", "candidates", "probe"), _TASKS),
     **dict.fromkeys(("per_task", "samples", "trials", "low", "high"), _ANSWERS),
-    **dict.fromkeys(("steps", "warmup_steps", "probe_every", "checkpoint_every", "max_policy_age"), _UPDATES),
+    **dict.fromkeys(("steps", "warmup_steps", "probe_every", "checkpoint_every", "max_policy_age", "warmup", "updates"),
+                    _UPDATES),
     "batch": ("sequences", "examples", "samples", "responses"), "max_waves": ("rounds",), "minibatches": ("minibatches",),
     "verify_seconds": ("seconds",), "top_k": ("number", "tokens"), "layers": ("layers",), "hidden": ("dimensions",),
     "intermediate": ("dimensions",), "heads": ("heads",), "kv_heads": ("heads",), "experts": ("experts",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollbook.recipes import bounds, families, graph_check, objective, rewards
+from rollbook.recipes import bounds, families, graph_check, objective, policy_checks, rewards
 from rollbook.recipes.problems import Problems
 from rollbook.recipes.stage_checks import check_batch_tokens, check_exploring, check_warmup, refuse, shortest_prompt
 from rollbook.records import graph
@@ -179,6 +179,7 @@ def _check_policy_gradient(stage: PolicyGradient, path: str, settings: Settings,
     if stage.tasks == graph.TRAIN and stage.prompts > settings.tasks.train:
         refuse(problems, f"{path}.prompts must be at most tasks.train = {settings.tasks.train}", stage.prompts,
                 "one step needs that many different tasks", f"lower {path}.prompts or raise tasks.train")
+    policy_checks.check(stage, path, problems)
     if stage.probe > settings.tasks.heldout:
         refuse(problems, f"{path}.probe must be at most tasks.heldout = {settings.tasks.heldout}", stage.probe,
                 "the probe is a part of the held-out side", f"lower {path}.probe")

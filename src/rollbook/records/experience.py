@@ -72,10 +72,12 @@ class Census:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """Stage 10: the rule and its result, one advantage per sequence (or per token), in the order of `traces`.
+    """Stage 10: the rule and its result, one advantage per sequence, in the order of `traces`.
 
     `rule` is the settings record of the objective's credit, encoded. `group_of` gives each sequence's group id. `misfit_penalty`
-    is taken from the advantage of exactly the tokens of calls that could not be made (`Trace.misfit_tokens`).
+    is taken from the advantage of exactly the tokens of calls that could not be made (`Trace.misfit_tokens`). A rule that gives
+    credit `per` token (with a critic, a KL in the reward, a teacher) leaves `advantage` empty: its advantages stand in the
+    batch's tensors, beside the values and KL that they were made of.
 
     Example: Credit(scope="rl/000001/0", rule={"kind": "MinibatchStandardized", "eps": 1e-6, "ddof": 0}, traces=("Trace:1",),
         group_of=("g1",), reward=(1.0,), advantage=(0.7,), gamma=1.0, lam=1.0, baseline="group mean", normalized_over="minibatch")
@@ -93,8 +95,12 @@ class Credit:
     baseline: str
     normalized_over: str
     misfit_penalty: float = field(default=0.0, metadata=SPARSE)
+    per: Literal["sequence", "token"] = field(default="sequence", metadata=SPARSE)
 
     def __post_init__(self) -> None:
-        sizes = {len(self.traces), len(self.group_of), len(self.reward), len(self.advantage)}
+        if (self.per == "token") != (not self.advantage and bool(self.traces)):
+            raise RecordError("credit per token has no advantage per sequence, credit per sequence has one for each",
+                              got=f"per {self.per}, {len(self.advantage)} advantages")
+        sizes = {len(self.traces), len(self.group_of), len(self.reward)} | ({len(self.advantage)} if self.advantage else set())
         if len(sizes) != 1:
             raise RecordError("credit needs one group, reward and advantage per trace", got=str(sorted(sizes)))

@@ -34,7 +34,10 @@ def inputs(stage: Stage) -> dict[str, str]:
         case Evaluate():
             named = {"policy": stage.policy, "compare_to": stage.compare_to}
         case PolicyGradient():
-            named = {"policy": stage.policy, "tasks": stage.tasks}
+            start = stage.critic.start if stage.critic is not None else None
+            teachers = {f"teachers.{family}": name for family, name in stage.teachers.items()}
+            named = {"policy": stage.policy, "tasks": stage.tasks, "reference": stage.reference, "critic.start": start,
+                     **teachers}
         case PassRate():
             named = {"policy": stage.policy}
         case Sft() | RewardModel():
@@ -62,7 +65,7 @@ def own(field: str) -> str | None:
     """What a field may name that is no stage: the initial policy, or the training tasks."""
     if field == "tasks":
         return TRAIN
-    return START if field in POLICIES or field.startswith("policies.") else None
+    return START if field in POLICIES or field.startswith(("policies.", "teachers.")) else None
 
 
 def begins(stage: Stage) -> str:

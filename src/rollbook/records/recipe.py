@@ -12,6 +12,7 @@ from rollbook.records.episode import Dialect, Reasoning
 from rollbook.records.ready_made import NamedReward
 from rollbook.records.stages import (
     Comparisons,
+    Critic,
     Dpo,
     Evaluate,
     Llama3Dpo,
@@ -207,6 +208,7 @@ class ResolvedRecipe:
 __all__ = [
     "Comparisons",
     "ComposedReward",
+    "Critic",
     "Dpo",
     "EnvironmentReward",
     "EnvironmentSettings",

@@ -96,6 +96,25 @@ class PassRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Critic:
+    """The value model of a policy stage. It keeps its own clock, optimizer and frozen parameters.
+
+    `start` names the stage whose reward model it begins as; None is the policy's body with a new head of `head_layers` layers. In
+    the first `warmup` steps only the critic learns (value pre-training); then it takes `updates` optimizer steps on every
+    minibatch. `loss`: factor (V - return)^2, or the larger of that and the same with V held within `clip` of what it was.
+    """
+
+    start: str | None
+    head_layers: Literal[1, 2]
+    warmup: int
+    updates: int
+    loss: Literal["squared", "clipped"]
+    factor: float
+    clip: float | None
+    optimizer: OptimizerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyGradient:
     """Reinforcement learning of one policy. `tasks` names the stage whose selection is used, or `train`.
 
@@ -103,6 +122,10 @@ class PolicyGradient:
     `probe` held-out problems are evaluated every `probe_every` steps (0: never) for the curve in the report. `reward` names one
     of the recipe's `rewards`; without it the default one judges. With `asynchrony` sampling goes on while the learner trains, and
     no token older than `max_policy_age` versions is trained on; without it the age is 0.
+
+    `filter` drops groups whose rewards, or whose accuracies (DAPO), are all equal. `reference` names the stage of the frozen
+    policy of a KL term, None the one the stage starts from. `teachers` maps a family of tasks, or `*`, to the stage that teaches
+    it.
     """
 
     policy: str
@@ -123,6 +146,10 @@ class PolicyGradient:
     checkpoint_every: int
     reward: str | None = None
     asynchrony: Asynchrony | None = None
+    filter: Literal["reward", "accuracy", "none"] = "reward"
+    reference: str | None = None
+    critic: Critic | None = None
+    teachers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from rollbook.records import Diverged, RecipeError
+from rollbook.models.weights import weight_hash
+from rollbook.records import Diverged, LedgerError, RecipeError
 from rollbook.records.recipe import OptimizerSettings
 from rollbook.training.online_merging import MergeRule, OnlineMerging
 
@@ -61,6 +62,7 @@ class Optimizer:
                                     weight_decay=settings.muon.weight_decay)
             self._parts.append((muon, settings.muon.learning_rate))
         self.merging: OnlineMerging | None = None
+        self.standing: str | None = None            # the hash of the frozen parameters as they were at the beginning
         self.steps = 0
 
     @classmethod
@@ -68,7 +70,10 @@ class Optimizer:
         """The optimizer of a module's parameters but the frozen ones, which need no gradient from here on."""
         named = trainable(module, settings.frozen)
         matrices = [p for name, p in named.items() if p.ndim == 2 and not any(part in name for part in NO_MATRIX)]
-        return cls(named.values(), settings, total, matrices=matrices if settings.muon is not None else ())
+        made = cls(named.values(), settings, total, matrices=matrices if settings.muon is not None else ())
+        still = standing(module, settings.frozen)
+        made.standing = weight_hash(still.items()) if still else None
+        return made
 
     def merge(self, named: Mapping[str, nn.Parameter], reference: Mapping[str, Tensor], rule: MergeRule) -> None:
         """From here on every step is merged with `reference` (the Online Merging Optimizer)."""
@@ -77,6 +82,17 @@ class Optimizer:
                               why="each step is merged as a whole", fix="leave out optimizer.muon")
         self.merging = OnlineMerging(self._parts[0][0], named, reference, rule)
         self.merging.steps = self.steps
+
+    def check_standing(self, module: nn.Module) -> str | None:
+        """The hash of the frozen parameters, once it is sure that they did not move; None where all are trained."""
+        still = standing(module, self.settings.frozen)
+        if not still:
+            return None
+        now = weight_hash(still.items())
+        if now != self.standing:
+            raise LedgerError("frozen parameters have moved", got=f"{len(still)} parameters, first {next(iter(still))}",
+                              why="the optimizer was given what it was not to touch", fix="keep optimizer.frozen as it was")
+        return now
 
     def zero(self) -> None:
         for part, _ in self._parts:

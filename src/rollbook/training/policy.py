@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from rollbook.experience.batches import Packed, evaluate, with_scores
+from rollbook.experience.token_credit import uses_kl
 from rollbook.models.decoder import Decoder
 from rollbook.models.layout import pack as lay_out
 from rollbook.models.logprobs import Scores, action_logprobs
 from rollbook.objectives import all_reads, total_loss
 from rollbook.objectives.core import Objective
 from rollbook.objectives.kl import k3
-from rollbook.records import Diverged, Experience
+from rollbook.records import Diverged, Experience, RecordError, TaskId
 from rollbook.training.optimizer import Optimizer, Stepped
 from rollbook.training.trees import experience_trees
 
@@ -41,13 +42,35 @@ class Measurement:
     stepped: Stepped
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teachers:
+    """Frozen policies by the name of their stage; `stages` maps a family of tasks, or `*`, to a name, `families` a task to its
+    family.
+    """
+
+    models: Mapping[str, Decoder]
+    stages: Mapping[str, str]
+    families: Callable[[TaskId], str]
+
+    def name_for(self, task: TaskId) -> str:
+        """The teacher of a task: its family's own, else the one for all."""
+        family = self.families(task)
+        found = self.stages.get(family, self.stages.get("*"))
+        if found is None:
+            raise RecordError(f"no teacher for tasks of the family {family}", got=", ".join(self.stages),
+                              why="every sequence of a distillation has a teacher", fix=f"set teachers.{family}, or teachers.*")
+        return found
+
+
 class PolicyLearner:
-    """Owns the trained weights during a policy stage. `start`: the frozen policy it began with."""
+    """Owns the trained weights during a policy stage. `start`: the frozen policy it began with, `reference`: that of a KL."""
 
     def __init__(self, decoder: Decoder, optimizer: Optimizer, *, dtype: torch.dtype, temperature: float,
                  start: Decoder | None = None):
         self.decoder, self.optimizer, self.dtype, self.temperature = decoder, optimizer, dtype, temperature
         self.start = frozen_copy(decoder, dtype) if start is None else start
+        self.reference: Decoder | None = None               # None: the start
+        self.teachers: Teachers | None = None
         self.anchor: Decoder | None = None
 
     def hold_anchor(self, objective: Objective) -> None:
@@ -64,9 +87,12 @@ class PolicyLearner:
         that is `next_up`, before any weight moves, needs no pass for it: its anchor is what `update` computes first.
         """
         reads = all_reads(objective)
+        if uses_kl(objective.credit):                       # taken at sampling parameters, before any update
+            reads, next_up = reads | {"anchor_T", "reference_T"}, False
         anchor_T = self._frozen(self.anchor or self.decoder, packed) if "anchor_T" in reads and not next_up else None
-        reference_T = self._frozen(self.start, packed) if "reference_T" in reads else None
-        return with_scores(packed, anchor_T=anchor_T, reference_T=reference_T)
+        reference_T = self._frozen(self.reference or self.start, packed) if "reference_T" in reads else None
+        teacher_T = self._taught(packed) if "teacher_T" in reads else None
+        return with_scores(packed, anchor_T=anchor_T, reference_T=reference_T, teacher_T=teacher_T)
 
     def update(self, packed: Packed, objective: Objective, *, where: str) -> Measurement:
         """One optimizer step; raises `Diverged` before touching the weights when loss or gradient is not finite.
@@ -76,7 +102,7 @@ class PolicyLearner:
         self.optimizer.zero()
         own_anchor = packed.anchor_T is None and "anchor_T" in all_reads(objective)
         if own_anchor:
-            packed = with_scores(packed, anchor_T=torch.empty(packed.seq_T.numel()), reference_T=packed.reference_T)
+            packed = replace(packed, anchor_T=torch.empty(packed.seq_T.numel()))
         logp_T = torch.empty(packed.seq_T.numel())
         entropy_T = torch.empty_like(logp_T)
         gradient_T = torch.empty_like(logp_T)
@@ -106,17 +132,32 @@ class PolicyLearner:
         `logp_T` are the batch's log-probs under the current policy. Where the objective reads the reference, nothing is computed
         for it again.
         """
-        if packed.reference_T is not None:
+        if packed.reference_T is not None and self.reference is None:
             start_T = packed.reference_T[packed.seq_T < KL_SEQUENCES]
         else:
             with torch.no_grad():
                 start_T = self._forward(self.start, packed.members[:KL_SEQUENCES]).logp_T
         return float(k3(logp_T[:start_T.numel()], start_T).mean())
 
-    def _frozen(self, decoder: Decoder, packed: Packed) -> Tensor:
-        logp_T = torch.empty(packed.seq_T.numel())
+    def _taught(self, packed: Packed) -> Tensor:
+        """Each sequence scored by the teacher of its task's family."""
+        if self.teachers is None:
+            raise RecordError("the objective reads a teacher and the stage has none", got="no teachers", fix="set teachers")
+        logp_T = torch.full((packed.seq_T.numel(),), math.nan)
+        names = [self.teachers.name_for(member.trace.task) for member in packed.members]
+        for name in dict.fromkeys(names):
+            own_T = self._frozen(self.teachers.models[name], packed, {at for at, other in enumerate(names) if other == name})
+            logp_T = torch.where(own_T.isnan(), logp_T, own_T)
+        return logp_T
+
+    def _frozen(self, decoder: Decoder, packed: Packed, only: set[int] | None = None) -> Tensor:
+        """Log-probs under a frozen model; NaN for sequences that are not asked for."""
+        logp_T = torch.full((packed.seq_T.numel(),), math.nan)
         with torch.no_grad():
-            for sequences in packed.plan:
+            for part in packed.plan:
+                sequences = part if only is None else tuple(at for at in part if at in only)
+                if not sequences:
+                    continue
                 index_T = torch.isin(packed.seq_T, torch.tensor(sequences)).nonzero()[:, 0]
                 logp_T[index_T] = self._forward(decoder, [packed.members[i] for i in sequences]).logp_T
         return logp_T

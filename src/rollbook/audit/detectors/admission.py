@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rollbook.audit.advantages import AXES
 from rollbook.audit.attempts import Distribution, Issued, Place, compared, latency_class, parse
 from rollbook.audit.detector import Detector, Row
+from rollbook.audit.estimator import inner, whole
 from rollbook.audit.index import RunIndex
 from rollbook.records import Batch, Census, Dispatch, Outcome, Scored, StageEnd, StepReport, Unscored, Verdict
 from rollbook.records.recipe import PolicyGradient
@@ -28,27 +31,34 @@ class Group:
     scored: int = 0
     low: float = 0.0
     high: float = 0.0
+    accuracies: set[float | None] = field(default_factory=set)
 
     def add(self, code: str, verdict: Verdict | None) -> None:
         if isinstance(verdict, Scored):
             total = verdict.vector.total
             self.low, self.high = (min(self.low, total), max(self.high, total)) if self.scored else (total, total)
             self.scored += 1
+            self.accuracies.add(verdict.vector.accuracy)
             self.codes.add(code)
 
-    def untrue(self) -> str | None:
-        """What is not true of the codes, None if all is."""
+    def untrue(self, stage: PolicyGradient | None = None) -> str | None:
+        """What is not true of the codes under the stage's rule, None if all is."""
+        filtered = stage.filter if stage is not None else "reward"
+        least = LEAST if stage is None or of_group(stage) else 1
+        alike = filtered == "accuracy" and len(self.accuracies) == 1 and None not in self.accuracies
+        same = self.high - self.low <= SAME or alike
         kinds = sorted(self.codes)
         if len(kinds) > 1 and set(kinds) & set(OF_GROUP):
             return f"the scored attempts of one group are {' and '.join(kinds)}"
         code, span = (kinds or [""])[0], f"{self.scored} rewards between {self.low:g} and {self.high:g}"
-        if code == "uniform" and self.high - self.low > SAME:
+        if code == "uniform" and (filtered == "none" or not same):
             return f"the group is called uniform and has {span}"
-        if code == "accepted" and self.high - self.low <= SAME:
-            return f"the group was accepted although its {self.scored} rewards are all {self.low:g}"
-        if code == "accepted" and self.scored < LEAST:
+        if code == "accepted" and filtered != "none" and same:
+            what = "rewards are all" if self.high - self.low <= SAME else "accuracies are all equal, its rewards from"
+            return f"the group was accepted although its {self.scored} {what} {self.low:g}"
+        if code == "accepted" and self.scored < least:
             return f"the group was accepted with {self.scored} scored attempts"
-        if code == "group_incomplete" and self.scored >= LEAST:
+        if code == "group_incomplete" and self.scored >= least:
             return f"the group is called incomplete and has {span}"
         return None
 
@@ -219,7 +229,7 @@ class AdmissionDetector(Detector):
                 self.fail(identity, f"the census of {record.scope} says {what}: {_plain(stated)}; the dispatches and outcomes of "
                           f"this scope say {_plain(found)}", "count a census from the dispatches and outcomes that are on record")
         for name, group in self.steps[record.scope].groups.items() if record.scope in self.steps else ():
-            if (untrue := group.untrue()) is not None:
+            if (untrue := group.untrue(policy_stage(run, record.scope))) is not None:
                 self.fail(group.trace, f"{untrue} ({name})", "admit groups by the rule: two or more scored attempts whose "
                           "rewards differ")
 
@@ -249,6 +259,13 @@ class AdmissionDetector(Detector):
             self.fail(where, f"{len(lost)} attempts of {step} were accepted and not trained, first {lost[0]} "
                       f"({lengths[0]} to {lengths[-1]} tokens)", "train on everything that is accepted, or reject it under a "
                       "code")
+
+
+def of_group(stage: PolicyGradient) -> bool:
+    """Whether the stage's baseline is made of the other attempts at the same task."""
+    credit = inner(whole(stage.objective)).get("credit")
+    rule = credit if isinstance(credit, Mapping) else {}
+    return rule.get("kind") in AXES or rule.get("baseline") == "group_mean"
 
 
 def policy_stage(run: RunIndex, scope: str) -> PolicyGradient | None:

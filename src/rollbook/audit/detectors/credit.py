@@ -12,6 +12,7 @@ from rollbook.audit.advantages import AXES, advantages
 from rollbook.audit.detector import Detector, StoredStep
 from rollbook.audit.estimator import differences, inner, whole
 from rollbook.audit.index import RunIndex
+from rollbook.audit.token_advantages import token_credit
 from rollbook.records import AuditRow, Credit, Scored, StepReport, Trace, Verdict
 from rollbook.records.recipe import PolicyGradient
 
@@ -77,7 +78,10 @@ class CreditDetector(Detector):
         traces = self._of_trajectories(run, where, credit, rule)
         if traces is not None:
             self._tokens(step, traces)
-        self._constant(step, credit, traces)
+        if credit.per == "token":
+            self._per_token(step, credit, rule, None if traces is None else np.array([len(t.prompt_ids) for t in traces]))
+        else:
+            self._constant(step, credit, traces)
 
     def finish(self, run: RunIndex) -> None:
         self._recompute()
@@ -121,6 +125,8 @@ class CreditDetector(Detector):
             self.unseen += len(found) - len(known)
             return None
         self._rewards(where, credit, known)
+        if credit.per == "token":
+            return [trace for trace, _ in known]
         self.parts.append(Part(where, credit, rule, tuple(_total(verdict) for _, verdict in known),
                                tuple(trace.group for trace, _ in known)))
         return [trace for trace, _ in known]
@@ -176,6 +182,26 @@ class CreditDetector(Detector):
         if not np.array_equal(given["group"], [names[name] for name in credit.group_of]) or step.batch.groups != len(names):
             self.fail(where, f"the batch of {step.batch.scope} groups its sequences otherwise than its credit",
                       "number the groups of a batch in the order of its sequences")
+
+    def _per_token(self, step: StoredStep, credit: Credit, rule: Mapping[str, object], prompt_S: np.ndarray | None) -> None:
+        """Advantages token by token, from the values and the KL that the batch stores; returns and KL as well."""
+        given = step.given
+        found = token_credit(rule, np.array(credit.reward), given, prompt_S)
+        if found is None:
+            self.unknown[str(rule.get("kind"))] += 1
+            return
+        for name, mine in found.items():
+            stated = given.get(name)
+            if stated is None or stated.shape != mine.shape:
+                self.fail(step.batch_id, f"the batch of {credit.scope} does not store {name} for every token",
+                          "store what the advantages were made of")
+                continue
+            off = np.flatnonzero(~(np.abs(stated - mine) <= HOST_CLOSE * np.maximum(1, np.abs(mine).max(initial=0.0))))
+            if off.size:
+                at = int(off[0])
+                self.fail(step.batch_id, f"{off.size} of {mine.size} values of {name} of {credit.scope} do not follow by "
+                          f"{rule.get('kind')}: token {at} has {stated[at]:.6g}, computed {mine[at]:.6g}",
+                          "give credit with the recipe's rule from the values and the KL of the batch")
 
     def _recompute(self, close: float = CLOSE) -> None:
         """The advantages of a step that is over, all minibatches at once."""

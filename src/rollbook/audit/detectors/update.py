@@ -25,9 +25,10 @@ from rollbook.audit.estimator import (
     within_rounding,
 )
 from rollbook.audit.index import RunIndex
+from rollbook.audit.module_steps import ModuleSteps
 from rollbook.audit.reference import RecomputeError, Step
 from rollbook.audit.starts import Starts
-from rollbook.records import Batch, PolicyVersion, Scored, SftReport, StepReport, TermSpec, Update
+from rollbook.records import Batch, ModuleUpdate, PolicyVersion, Ranking, Scored, SftReport, StepReport, TermSpec, Update
 from rollbook.records.recipe import PolicyGradient, Sft
 
 GRADIENT = 1e-4         # of the largest gradient of the step: tensors are stored in single precision
@@ -68,12 +69,25 @@ class UpdateDetector(Detector):
         self.anchored = self.at_anchor = 0
         self.elsewhere: Counter[str] = Counter()
         self.unhashed = 0
+        self.waiting: dict[str, int] = {}           # batches without an update so far, with their groups
+        self.modules = ModuleSteps()
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         self.starts.take(record)
         match record:
             case Batch():
                 self._state(record.scope).untrained.add(identity)
+                self.waiting[identity] = record.groups
+            case Ranking():
+                self.modules.rankings[identity] = record
+            case ModuleUpdate():
+                self.checked()
+                self.modules.take(run, identity, record, self.fail)
+                if record.family == "value" and record.elements[0] in self.waiting:      # a step that trains the critic alone
+                    state = self._state(f"{record.stage}/")
+                    state.untrained.discard(record.elements[0])
+                    state.batches.append(record.elements[0])
+                    state.groups += self.waiting.pop(record.elements[0])
             case PolicyVersion() if record.stage in self.stages:
                 after = self.stages[record.stage].after
                 if after is not None and record.weights != after:
@@ -92,6 +106,7 @@ class UpdateDetector(Detector):
         self.checked()
         state = self._state(step.batch.scope)
         state.untrained.discard(step.batch_id)
+        self.waiting.pop(step.batch_id, None)
         state.batches.append(step.batch_id)
         state.updates.append(step.update_id)
         state.groups += step.batch.groups

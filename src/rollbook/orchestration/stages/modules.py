@@ -9,7 +9,6 @@ from rollbook.models.weights import weight_hash
 from rollbook.orchestration.session import Session
 from rollbook.orchestration.state import Trained
 from rollbook.records import LedgerError, ModuleVersion, PolicyVersion, RecipeError
-from rollbook.training.optimizer import Optimizer, standing
 
 
 def publish_module(session: Session, stage: str, module: str, trained: Trained,
@@ -23,23 +22,10 @@ def publish_module(session: Session, stage: str, module: str, trained: Trained,
     tokenizer = session.policy.tokenizer
     version = ModuleVersion(stage=stage, module=module, weights=weight_hash(model.named_parameters()), began=policy.id,
                             window=tuple(window), optimizer=optimizer.digest(), checkpoint=checkpoint,
-                            frozen=frozen_hash(session, policy, model, optimizer), tokenizer=tokenizer.digest,
+                            frozen=optimizer.check_standing(model), tokenizer=tokenizer.digest,
                             template=tokenizer.template_digest)
     session.ledger.append(version)
     return version
-
-
-def frozen_hash(session: Session, policy: PolicyVersion, model: ScalarModel, optimizer: Optimizer) -> str | None:
-    """The hash of the parameters that were not to move, once it is sure that they did not; None where all were trained."""
-    still = standing(model, optimizer.settings.frozen)
-    if not still:
-        return None
-    began = session.weights(policy)
-    moved = [name for name, now in still.items() if name.startswith("body.") and not bool((now == began[name[5:]]).all())]
-    if moved:
-        raise LedgerError("frozen parameters have moved", got=f"{len(moved)} of {len(still)}, first {moved[0]}",
-                          why="the optimizer was given what it was not to touch")
-    return weight_hash(still.items())
 
 
 def scalar_of(session: Session, stage: str, module: str) -> tuple[ModuleVersion, ScalarModel]:

@@ -5,18 +5,23 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 from rollbook.experience.admission import AdmissionRule
+from rollbook.experience.token_credit import of_group
+from rollbook.models.scalar import on_body
 from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.asynchronous.stage import Begun, gathering
+from rollbook.orchestration.critic import MODULE as CRITIC
 from rollbook.orchestration.judges import judging
 from rollbook.orchestration.session import Session, TaskStream
 from rollbook.orchestration.stages import evaluation
 from rollbook.orchestration.stages.attempts import pool
+from rollbook.orchestration.stages.modules import publish_module, scalar_of
 from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state, restore_trained, save_state
 from rollbook.orchestration.step import PolicyRun, Source, StepSettings, Waves, step
-from rollbook.records import PolicyVersion
+from rollbook.records import ModuleUpdate, PolicyVersion
 from rollbook.records.recipe import PolicyGradient
 from rollbook.training.optimizer import Optimizer
-from rollbook.training.policy import PolicyLearner
+from rollbook.training.policy import PolicyLearner, Teachers
+from rollbook.training.value import CriticLearner, updates_of
 
 
 def run(session: Session, name: str, stage: PolicyGradient, state: StepState | None) -> None:
@@ -37,9 +42,12 @@ def run(session: Session, name: str, stage: PolicyGradient, state: StepState | N
             last = number == stage.steps
             if not last and (session.stop or (stage.checkpoint_every and number % stage.checkpoint_every == 0)):
                 with source.still():
-                    save_state(session, {POLICY: Trained(module=session.policy.decoder, optimizer=run.learner.optimizer)},
-                               stage=name, step=number, cursor=stream.cursor, version=version)
+                    save_state(session, trained(run), stage=name, step=number, cursor=stream.cursor, version=version)
                 session.check_stop()
+    if run.critic is not None:
+        window = [one.id for one in session.ledger.records(ModuleUpdate) if one.stage == name and one.module == CRITIC]
+        publish_module(session, name, CRITIC, trained(run)[CRITIC], (started, window))
+    run.learner.optimizer.check_standing(session.policy.decoder)
     session.finish(name, "PolicyGradient", started, version)
     drop_state(session.root)
 
@@ -57,16 +65,50 @@ def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: 
     optimizer = Optimizer.of(session.policy.decoder, stage.optimizer, stage.steps * stage.minibatches)
     learner = PolicyLearner(session.policy.decoder, optimizer, dtype=session.dtype, temperature=stage.sampling.temperature,
                             start=session.frozen(stage.policy) if resumed else None)
-    if resumed:
-        restore_trained(session, {POLICY: Trained(module=session.policy.decoder, optimizer=optimizer)})
+    if stage.reference is not None:
+        learner.reference = session.frozen(stage.reference)
+    if stage.teachers:
+        learner.teachers = Teachers(models={source: session.frozen(source) for source in sorted(set(stage.teachers.values()))},
+                                    stages=stage.teachers, families=lambda task: session.tasks[task].family)
     settings = StepSettings(prompts=stage.prompts, per_task=stage.per_task, groups=stage.groups, max_waves=stage.max_waves,
                             minibatches=stage.minibatches, max_batch_tokens=stage.max_batch_tokens,
                             max_length=session.settings.tasks.max_tokens,
                             misfit_penalty=around.misfit_penalty if (around := session.settings.environment) else 0.0)
-    return PolicyRun(stage=name, ledger=session.ledger, rollouts=session.rollouts(stage.sampling),
-                     judge=judging(session, stage.reward).judge, learner=learner, publisher=session.publisher,
-                     objective=objective, settings=settings, tasks=session.tasks,
-                     admission=AdmissionRule(least=2, drop_uniform=True))
+    run = PolicyRun(stage=name, ledger=session.ledger, rollouts=session.rollouts(stage.sampling),
+                    judge=judging(session, stage.reward).judge, learner=learner, publisher=session.publisher, objective=objective,
+                    admission=admission(stage, objective.credit), settings=settings, tasks=session.tasks,
+                    critic=_critic(session, stage))
+    if resumed:
+        restore_trained(session, trained(run))
+    return run
+
+
+def admission(stage: PolicyGradient, rule: object) -> AdmissionRule:
+    """A baseline of the group needs two scored attempts; what is dropped for being uniform is the recipe's choice."""
+    return AdmissionRule(least=2 if of_group(rule) else 1, drop_uniform=stage.filter != "none",
+                         by="accuracy" if stage.filter == "accuracy" else "reward")
+
+
+def trained(run: PolicyRun) -> dict[str, Trained]:
+    """The modules in training, by name."""
+    held = {POLICY: Trained(module=run.learner.decoder, optimizer=run.learner.optimizer)}
+    if run.critic is not None:
+        held[CRITIC] = Trained(module=run.critic.model, optimizer=run.critic.optimizer)
+    return held
+
+
+def _critic(session: Session, stage: PolicyGradient) -> CriticLearner | None:
+    """The critic as it begins: a reward model, or the stage's first policy with a new head."""
+    critic = stage.critic
+    if critic is None:
+        return None
+    if critic.start is not None:
+        model = scalar_of(session, critic.start, "reward_model")[1].requires_grad_(True)
+    else:
+        weights = session.weights(session.versions[stage.policy])
+        model = on_body(session.policy.decoder, weights, layers=critic.head_layers, seed=session.settings.run.seed)
+    total = updates_of(critic, steps=stage.steps, minibatches=stage.minibatches)
+    return CriticLearner(model, critic, total=total, dtype=session.dtype)
 
 
 def _probe(session: Session, name: str, stage: PolicyGradient, version: PolicyVersion, number: int) -> float:

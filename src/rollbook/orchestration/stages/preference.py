@@ -26,6 +26,7 @@ def run(session: Session, name: str, stage: Preference, state: StepState | None)
         stage=name, module=POLICY, family=FAMILY, shown=batches(shown, stage.batch), name_of=lambda pair: pair.ranking,
         take=lambda batch, where: preference_update(learner, batch, stage, where=where),
         trained={POLICY: Trained(module=decoder, optimizer=optimizer)}, version=started), state)
+    optimizer.check_standing(decoder)
     ended = session.publisher.publish(name, started, window, optimizer=optimizer.digest())
     session.finish(name, "Preference", started, ended)
     drop_state(session.root)

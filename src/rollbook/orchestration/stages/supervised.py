@@ -49,6 +49,7 @@ def run(session: Session, name: str, stage: Sft, state: StepState | None) -> Non
             save_state(session, trained, stage=name, step=number + 1, cursor=0, version=started)
             session.check_stop()
     session.publisher.rehash()
+    optimizer.check_standing(session.policy.decoder)
     window = tuple(content_id(report) for report in session.ledger.records(SftReport) if report.stage == name)
     ended = session.publisher.publish(name, started, window, optimizer=optimizer.digest())
     session.finish(name, "Sft", started, ended)

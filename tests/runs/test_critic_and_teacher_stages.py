@@ -1,0 +1,74 @@
+"""Policy stages with a critic, a KL in the reward or a teacher: run, audit, replay, resume."""
+
+import dataclasses
+
+import pytest
+from small_stages import ADAM, SAMPLED, SFT, outcome, pipeline, run, run_in_pieces
+
+from rollbook.audit.passage import audit_run
+from rollbook.audit.replay import replay_run
+from rollbook.ledger import Ledger
+from rollbook.models.weights import read_tensors
+from rollbook.records import Batch, ModuleUpdate, ModuleVersion, StepReport, Update
+from rollbook.records import recipe as r
+
+CRITIC = r.Critic(start=None, head_layers=1, warmup=1, updates=1, loss="clipped", factor=0.5, clip=0.2, optimizer=ADAM)
+PPO = r.PolicyGradient(
+    policy="sft", tasks="train", steps=3, prompts=4, per_task=2, groups=4, max_waves=1, minibatches=2, max_policy_age=0,
+    sampling=SAMPLED, optimizer=dataclasses.replace(ADAM, learning_rate=1e-3), max_batch_tokens=512, probe=0, probe_every=0,
+    checkpoint_every=1, filter="none", critic=CRITIC, objective={
+        "kind": "Ppo", "aggregate": "token_mean",
+        "credit": {"kind": "Gae", "gamma": 1.0, "lam_policy": 0.95, "lam_critic": 1.0, "kl_beta": 0.02}})
+SAO = dataclasses.replace(
+    PPO, per_task=1, prompts=6, groups=6, minibatches=1, steps=2,
+    critic=dataclasses.replace(CRITIC, warmup=0, updates=2, loss="squared", clip=None,
+                               optimizer=dataclasses.replace(ADAM, frozen=("body.model.layers.*.self_attn.*",))),
+    objective={"kind": "Sao", "low": 0.3, "high": 5.0, "aggregate": "token_mean", "credit": {
+        "kind": "LengthAdaptiveGae", "gamma": 1.0, "alpha": 1.5, "floor": None, "counts": "action_tokens", "lam_critic": 1.0}})
+TAUGHT = dataclasses.replace(PPO, steps=2, minibatches=1, critic=None, teachers={"*": "ppo"},
+                             objective={"kind": "OnPolicyDistill", "aggregate": "token_mean"})
+STAGES = {"sft": SFT, "ppo": PPO, "sao": SAO, "taught": TAUGHT}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return run(pipeline(**STAGES), tmp_path_factory.mktemp("critic") / "run")
+
+
+def test_stages_with_a_critic_or_a_teacher_pass_their_audit(whole):
+    rows = audit_run(whole).rows
+    assert not [(row.name, row.record, row.evidence) for row in rows if row.result == "fail"]
+    credit = next(row for row in rows if row.name == "credit")
+    assert credit.result == "pass" and "not computed again" not in credit.evidence
+
+
+def test_policy_and_critic_are_computed_again_bit_for_bit(whole):
+    report = replay_run(whole)
+    assert not report.mismatches and report.same_bits
+    assert [one.stage for one in report.stages] == ["sft", "ppo", "sao", "taught"]
+
+
+def test_a_warm_up_step_trains_the_critic_and_leaves_the_policy_alone(whole):
+    with Ledger.open(whole, write=False) as ledger:
+        first = next(one for one in ledger.records(StepReport) if one.stage == "ppo")
+        batches = {one.id for one in ledger.records(Batch)}
+        valued = [one.elements[0] for one in ledger.records(ModuleUpdate) if one.stage == "ppo"]
+        updated = {one.batch for one in ledger.records(Update)}
+    assert first.policy == first.published and not first.updates and len(first.batches) == 2
+    assert set(first.batches) <= batches - updated and list(first.batches) == valued[:2]
+
+
+def test_the_critic_takes_its_own_number_of_steps_and_its_frozen_parts_stand_still(whole):
+    with Ledger.open(whole, write=False) as ledger:
+        steps = [one.step for one in ledger.records(ModuleUpdate) if one.stage == "sao"]
+        version = next(one for one in ledger.records(ModuleVersion) if one.stage == "sao")
+    assert steps == [1, 2, 3, 4] and version.frozen is not None and len(version.window) == 4
+    policy, critic = read_tensors(whole / "checkpoints" / "sft"), read_tensors(whole / version.checkpoint)
+    attention = [name for name in policy if "self_attn" in name]
+    assert attention and all((critic[name] == policy[name]).all() for name in attention)
+    assert not (critic["model.layers.0.mlp.up_proj.weight"] == policy["model.layers.0.mlp.up_proj.weight"]).all()
+
+
+@pytest.mark.parametrize(("stage", "after"), [("ppo", 1), ("ppo", 2), ("sao", 1), ("taught", 1)])
+def test_a_run_stopped_between_steps_with_a_critic_ends_with_the_same_records(whole, tmp_path, monkeypatch, stage, after):
+    assert outcome(run_in_pieces(pipeline(**STAGES), tmp_path / "run", stage, after, monkeypatch)) == outcome(whole)
