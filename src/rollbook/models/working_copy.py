@@ -99,7 +99,8 @@ class Cache:
         """Makes the rows of an empty cache `positions` wide, rounded up to `ROOM`; `reach` widens them again."""
         layers, rows, heads, width, dim = self.key.shape
         width = min(width, max(ROOM, -(-positions // ROOM) * ROOM))
-        self.key, self.value = (x.view(layers, -1)[:, :rows * heads * width * dim].view(layers, rows, heads, width, dim)
+        step = heads * width * dim      # strided: a view of a single layer would forget how much room its memory has
+        self.key, self.value = (x.as_strided((layers, rows, heads, width, dim), (x.stride(0), step, width * dim, dim, 1))
                                 for x in (self.key, self.value))
 
     def first(self, rows: int) -> Cache:
