@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rollbook.recipes import objective
 from rollbook.recipes.problems import Problems
 from rollbook.recipes.stage_checks import refuse
 from rollbook.records.recipe import PolicyGradient
@@ -23,7 +24,7 @@ def check(stage: PolicyGradient, path: str, problems: Problems) -> None:
         refuse(problems, f"{path}.teachers goes with an objective that reads a teacher",
                f"{kind}, {len(stage.teachers)} teachers", "a teacher that nobody reads would be ignored",
                f"set {path}.teachers, or another objective")
-    if stage.filter != "none" and stage.per_task == 1:
+    if stage.filter != "none" and stage.per_task == 1 and not objective.needs_group(stage.objective):
         refuse(problems, f"{path}.filter must be none where {path}.per_task is 1", stage.filter,
                "a group of one is always uniform: nothing would ever be trained on", f"set {path}.filter = none")
     critic = stage.critic
@@ -40,6 +41,6 @@ def check(stage: PolicyGradient, path: str, problems: Problems) -> None:
 def credit_kind(stage: PolicyGradient) -> object:
     """The kind of the credit rule, inside a correction too; None where the objective's own is used."""
     inner = stage.objective.get("objective")
-    objective = inner if isinstance(inner, Mapping) else stage.objective
-    credit = objective.get("credit")
+    own = inner if isinstance(inner, Mapping) else stage.objective
+    credit = own.get("credit")
     return credit.get("kind") if isinstance(credit, Mapping) else None
