@@ -54,6 +54,16 @@ def _shown(value: Any) -> Any:
 def content(facts: Facts) -> dict[str, Any]:
     """What the template is given."""
     recipe = facts.last(ResolvedRecipe)
+    return drawn(facts) | {
+        "transcripts": transcripts(facts), "values": tables.recipe_tables(recipe) if recipe else None,
+        "stages": tables.stage_table(facts), "versions": tables.version_table(facts), "files": tables.file_table(facts),
+        "manifest": manifest_parts(facts), "audit": facts.last(AuditReport),
+    }
+
+
+def drawn(facts: Facts) -> dict[str, Any]:
+    """What the headline and the curves are given; the viewer shows these too."""
+    recipe = facts.last(ResolvedRecipe)
     points = heldout.eval_points(facts)
     charts, unobserved = curves.training_charts(facts)
     return {
@@ -63,10 +73,8 @@ def content(facts: Facts) -> dict[str, Any]:
         "curve_narrow": heldout.heldout_curve(points, width=360, css="chart narrow") if points else None,
         "split": facts.last(SplitManifest), "charts": charts, "unobserved": unobserved, "numbers": curves.numbers(facts),
         "steps": len(facts.all(StepReport)), "census": tables.census_table(facts), "selections": tables.selections(facts),
-        "transcripts": transcripts(facts), "recipe": recipe, "spoken": lambda stage: heldout.spoken(stage, recipe),
-        "values": tables.recipe_tables(recipe) if recipe else None, "assumed": recipe.assumed if recipe else None,
-        "stages": tables.stage_table(facts), "versions": tables.version_table(facts), "files": tables.file_table(facts),
-        "manifest": manifest_parts(facts), "gate": facts.last(GateDecision), "audit": facts.last(AuditReport),
+        "recipe": recipe, "spoken": lambda stage: heldout.spoken(stage, recipe), "gate": facts.last(GateDecision),
+        "assumed": recipe.assumed if recipe else None,
     }
 
 

@@ -12,11 +12,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from rollbook.ledger.lineage import run_lineage
-from rollbook.records import AuditReport, GateDecision, ResolvedRecipe, RollbookError, SplitManifest, StageEnd, StepReport
+from rollbook.records import AuditReport, GateDecision, ResolvedRecipe, RollbookError, StageEnd, StepReport
 from rollbook.records.graph import order
 from rollbook.report import curves, heldout, tables, text
 from rollbook.report.lineage_svg import lineage_svg
-from rollbook.report.page import headline
+from rollbook.report.page import drawn, headline
 from rollbook.report.tables import LABELS, leaves
 from rollbook.view.address import Address
 from rollbook.view.browse import NotFound, group_context, record_context, rows_context, task_context, trajectory_context
@@ -133,19 +133,9 @@ def _brief(run: HeldRun) -> dict[str, Any]:
 def overview(run: HeldRun) -> dict[str, Any]:
     """What the first page of a run shows."""
     facts = run.facts
-    recipe = facts.last(ResolvedRecipe)
-    points = heldout.eval_points(facts)
-    charts, unobserved = curves.training_charts(facts)
-    return {
-        "head": headline(facts, recipe), "faults": (*facts.faults, *run.rows.faults), "gains": heldout.gains(facts),
-        "points": points, "full": [point for point in points if not point.probe],
-        "curve_wide": heldout.heldout_curve(points, width=760, css="chart wide") if points else None,
-        "curve_narrow": heldout.heldout_curve(points, width=360, css="chart narrow") if points else None,
-        "split": facts.last(SplitManifest), "charts": charts, "unobserved": unobserved, "numbers": curves.numbers(facts),
-        "steps": len(facts.all(StepReport)), "census": tables.census_table(facts), "selections": tables.selections(facts),
-        "recipe": recipe, "spoken": lambda stage: heldout.spoken(stage, recipe), "gate": facts.last(GateDecision),
-        "alerts": run.alerts, "flows": flows(facts), "stages": stages(run, recipe), "evaluations": run.evaluations(),
-    }
+    return drawn(facts) | {
+        "faults": (*facts.faults, *run.rows.faults), "alerts": run.alerts, "flows": flows(facts),
+        "stages": stages(run, facts.last(ResolvedRecipe)), "evaluations": run.evaluations()}
 
 
 def stages(run: HeldRun, recipe: ResolvedRecipe | None) -> list[tuple[str, str, str]]:
