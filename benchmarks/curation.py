@@ -30,7 +30,7 @@ from rollbook.tasks.curation.consensus import CodeConsensus
 from rollbook.tasks.curation.filters import Decontaminate, ExactDuplicates, NearDuplicates, NgramDuplicates
 from rollbook.tasks.curation.grading import MajorityDisagrees
 from rollbook.tasks.curation.pipeline import Pipeline
-from rollbook.tasks.curation.units import Split, crossings
+from rollbook.tasks.curation.units import Split, crossings, units
 
 MINUTES, GIB = 25.0, 2.0
 WHO = "Tom Ana Lee Maria Jonas Priya Omar Greta Hugo Mei Sofia Karim Elena Paul Nina Viktor".split()
@@ -230,7 +230,9 @@ def _siblings(base: list[dict[str, Any]], made: Helpers, rng: random.Random) -> 
             spoiled.append(row)
     numbers = set(crossings(spoiled))
     wrong = {one.number for one, was in zip(spoiled, split, strict=True) if one is not was}
-    sound = [row.number for row in split if row.more["side"] == "heldout" and row.number not in wrong]
+    unit = dict(zip((row.number for row in split), units(spoiled), strict=True))
+    drawn_in = {unit[number] for number in wrong}          # a sound row in the unit of a planted one does stand on both sides now
+    sound = [row.number for row in split if row.more["side"] == "heldout" and unit[row.number] not in drawn_in]
     return planted, len(numbers & wrong), max(len(sound), 1), len(numbers & set(sound))
 
 

@@ -19,6 +19,7 @@ from rollbook.cli_eval import compare, evaluate, protocol
 from rollbook.cli_evidence import register as register_evidence
 from rollbook.cli_gate import gate
 from rollbook.cli_inspect import census, lineage, query
+from rollbook.cli_preflight import preflight
 from rollbook.cli_recipes import recipes
 from rollbook.cli_rerun import rerun
 from rollbook.cli_selftest import selftest
@@ -118,7 +119,7 @@ def resume(ctx: click.Context, run_folder: Path) -> None:
     _finish(ctx, run_folder, code)
 
 
-for command in (audit, census, checklist, compare, curate, doctor, evaluate, lineage, query, report, selftest, view):
+for command in (audit, census, checklist, compare, curate, doctor, evaluate, lineage, preflight, query, report, selftest, view):
     main.add_command(command)
 for group in (env, evidence, gate, protocol, recipes):
     main.add_command(group)

@@ -1,0 +1,95 @@
+"""Whether a reward teaches anything here: what a few groups of attempts say before any is trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rollbook.records import Scored, Trace, Verdict
+from rollbook.rewards.errors import RewardError
+
+SAME = 1e-9                 # as admission has it: rewards closer than this are one reward
+LEAST_USEFUL = 0.05         # share of groups with a spread; below it 20 groups are sampled for each that is trained on
+MOST_UNSCORED = 0.2
+LEAST_AGREEMENT = 0.99
+MOST_TRUNCATED = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """What was seen. `within` and `total` are variances of the reward; `agreement` is the share of verdicts that came out the
+    same when judged again (None: nothing was judged twice); `cost` counts tokens and seconds per group with a spread (None: no
+    such group). `doubts` are the reasons against training; none means that there is a learning signal.
+
+    Example: Signal(groups=8, useful=3, solved=1, failed=4, attempts=32, unscored={}, mean=0.4, within=0.08, total=0.2,
+    truncated=0.1,
+        agreement=1.0, cost_tokens=410.0, cost_seconds=1.5, doubts=())
+    """
+
+    groups: int
+    useful: int
+    solved: int
+    failed: int
+    attempts: int
+    unscored: Mapping[str, int]
+    mean: float | None
+    within: float | None
+    total: float | None
+    truncated: float
+    agreement: float | None
+    cost_tokens: float | None
+    cost_seconds: float | None
+    doubts: tuple[str, ...]
+
+
+def signal(traces: Sequence[Trace], verdicts: Sequence[Verdict], *, seconds: float,
+           again: Sequence[Verdict] | None = None) -> Signal:
+    """The signal in attempts that were judged together; `seconds` is what sampling and judging took, `again` a second
+    judgement."""
+    if not traces or len(traces) != len(verdicts):
+        raise RewardError("a signal is measured on attempts with one verdict each", got=f"{len(traces)} and {len(verdicts)}")
+    groups: dict[str, list[Verdict]] = {}
+    for trace, verdict in zip(traces, verdicts, strict=True):
+        groups.setdefault(trace.group, []).append(verdict)
+    rewards = {name: [one.vector.total for one in own if isinstance(one, Scored)] for name, own in groups.items()}
+    useful = [own for own in rewards.values() if len(own) > 1 and max(own) - min(own) > SAME]
+    known = [reward for own in rewards.values() for reward in own]
+    unscored = Counter(one.code for one in verdicts if not isinstance(one, Scored))
+    right = [[one.vector.accuracy for one in own if isinstance(one, Scored)] for own in groups.values()]
+    tokens = sum(trace.action_count for trace in traces)
+    agreement = None if again is None else sum(a == b for a, b in zip(verdicts, again, strict=True)) / len(verdicts)
+    truncated = sum(trace.stop_reason == "length" for trace in traces) / len(traces)
+    return Signal(
+        groups=len(groups), useful=len(useful), solved=sum(bool(own) and all(a == 1.0 for a in own) for own in right),
+        failed=sum(bool(own) and all(a == 0.0 for a in own) for own in right), attempts=len(traces),
+        unscored=dict(sorted(unscored.items())),
+        mean=sum(known) / len(known) if known else None, within=_mean([_variance(own) for own in rewards.values() if own]),
+        total=_variance(known) if known else None, truncated=truncated, agreement=agreement,
+        cost_tokens=tokens / len(useful) if useful else None, cost_seconds=seconds / len(useful) if useful else None,
+        doubts=tuple(_doubts(len(useful) / len(groups), unscored, len(traces), truncated, agreement)))
+
+
+def _doubts(useful: float, unscored: Counter[str], attempts: int, truncated: float, agreement: float | None) -> list[str]:
+    found = []
+    if useful < LEAST_USEFUL:
+        found.append("every group has one reward: nothing tells its attempts apart" if not useful else
+                     f"only {useful:.1%} of the groups have a spread of rewards")
+    if unscored.total() > MOST_UNSCORED * attempts:
+        code, count = unscored.most_common(1)[0]
+        found.append(f"{unscored.total()} of {attempts} attempts have no verdict, {count} of them: {code}")
+    if agreement is not None and agreement < LEAST_AGREEMENT:
+        found.append(f"judged again, only {agreement:.1%} of the verdicts are the same: the environment or judge is at fault, "
+                     "not the difficulty")
+    if truncated > MOST_TRUNCATED:
+        found.append(f"{truncated:.0%} of the attempts are cut by their budget")
+    return found
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values) / len(values)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
