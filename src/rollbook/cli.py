@@ -23,6 +23,7 @@ from rollbook.cli_preflight import preflight
 from rollbook.cli_recipes import recipes
 from rollbook.cli_rerun import rerun
 from rollbook.cli_selftest import selftest
+from rollbook.cli_serve import serve
 from rollbook.cli_view import report, view
 from rollbook.records.errors import RollbookError, Stopped
 
@@ -119,7 +120,7 @@ def resume(ctx: click.Context, run_folder: Path) -> None:
     _finish(ctx, run_folder, code)
 
 
-for command in (audit, census, checklist, compare, curate, doctor, evaluate, lineage, preflight, query, report, selftest, view):
+for command in (audit, census, checklist, compare, curate, doctor, evaluate, lineage, preflight, query, report, selftest, serve, view):
     main.add_command(command)
 for group in (env, evidence, gate, protocol, recipes):
     main.add_command(group)

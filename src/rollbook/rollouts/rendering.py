@@ -36,13 +36,16 @@ class Renderer:
 
     def messages(self, task: Task, tools: Sequence[ToolSchema]) -> tuple[Message, ...]:
         """The task's messages, with the tools in the system message where they are announced."""
+        return self.announced(task.prompt, tools)
+
+    def announced(self, messages: tuple[Message, ...], tools: Sequence[ToolSchema]) -> tuple[Message, ...]:
+        """The messages with the tools in the system message."""
         if not tools or not self.announces:
-            return task.prompt
+            return messages
         told = self.dialect.announce(tools)
-        if task.prompt and task.prompt[0].role == "system":
-            first = replace(task.prompt[0], content=f"{task.prompt[0].content}\n\n{told}")
-            return (first, *task.prompt[1:])
-        return (Message(role="system", content=told, origin="recipe"), *task.prompt)
+        if messages and messages[0].role == "system":
+            return (replace(messages[0], content=f"{messages[0].content}\n\n{told}"), *messages[1:])
+        return (Message(role="system", content=told, origin="recipe"), *messages)
 
     def opening(self, task: Task, tools: Sequence[ToolSchema], replies: Sequence[Reply] = ()) -> tuple[Segment, ...]:
         """The prompt, replies that follow it before the policy has spoken, and the opening of its turn."""

@@ -35,7 +35,7 @@ ALLOWED = {  # the table of the architecture
     "cli": LOWER | {"audit", "cli_audit", "cli_checklist", "cli_claims", "cli_curate", "cli_preflight", "cli_env", "cli_eval",
                     "cli_evidence",
                     "cli_gate", "cli_inspect", "cli_output", "cli_progress", "cli_recipes", "cli_rerun", "cli_selftest",
-                    "cli_view", "orchestration", "recipes", "report", "view"},
+                    "cli_serve", "cli_view", "orchestration", "recipes", "report", "serve", "view"},
     "experiments": {"records", "evidence", "ledger", "recipes", "evaluation"},
     "cli_rerun": {"records", "evidence", "ledger", "experiments", "cli_output"},
     "cli_card": {"records", "evidence", "recipes", "cli_output"},
@@ -52,13 +52,16 @@ ALLOWED = {  # the table of the architecture
     "cli_evidence": {"records", "ledger", "audit", "orchestration", "cli_output", "cli_progress"},
     "view": {"records", "evidence", "ledger", "report"},
     "cli_view": {"records", "report", "view", "cli_output"},
+    "serve": {"records", "models", "rollouts"},
+    "cli_serve": {"records", "serve"},
     "cli_selftest": {"records", "orchestration"},
     "cli_output": {"records", "recipes"},
     "cli_progress": {"records"},
 }
 HOMES = {"transformers": ("models/", "adapters/trl.py"), "trl": "adapters/trl.py", "vllm": "rollouts/engines/vllm.py",
          "ray": "orchestration/runtimes/ray.py", "bm25s": "environments/builtin/index.py",
-         "duckdb": "ledger/query.py", "starlette": "view/app.py", "uvicorn": "view/app.py",
+         "duckdb": "ledger/query.py", "starlette": ("view/app.py", "serve/app.py"),
+         "uvicorn": ("view/app.py", "serve/running.py"),
          "model_signing": "evaluation/signing.py", "cryptography": "evaluation/signing.py"}
 
 

@@ -1,0 +1,1 @@
+"""The current policy behind an OpenAI-compatible address, with every call recorded by its exact ids."""

@@ -1,0 +1,29 @@
+"""A model folder as a gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from rollbook.models.load import load_policy
+from rollbook.records import Dialect
+from rollbook.records.recipe import Pretrained, SamplingSettings
+from rollbook.rollouts.dialects import dialect
+from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.rollouts.rendering import Renderer
+from rollbook.serve.gateway import Gateway
+
+LONGEST = 1_000_000     # tokens: the model's own context is the shorter one
+
+
+def gateway_of(model: str, spoken: str, sampling: SamplingSettings, *, max_tokens: int, fixed: bool,
+               told: Callable[[dict[str, object]], None] | None) -> Gateway:
+    """The model's weights as version 0 behind a gateway."""
+    policy = load_policy(Pretrained(path=model, context=LONGEST))
+    dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype, decode=policy.tokenizer.decode)
+    engine.load(policy.decoder, 0)
+    name: Dialect = spoken  # type: ignore[assignment]
+    return Gateway(engine, Renderer(policy.tokenizer, dialect(name), announces=True), sampling,
+                   context=policy.decoder.architecture.context, max_tokens=max_tokens, fixed=fixed, told=told)
