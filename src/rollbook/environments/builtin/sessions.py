@@ -26,17 +26,17 @@ ENDINGS: dict[str, tuple[str, ReplyError]] = {
 class Opens(Protocol):
     """A sandbox that has sessions."""
 
-    def open(self, files: Mapping[str, bytes] | None = None) -> Session: ...
+    def open(self, files: Mapping[str, bytes], *, environment: Mapping[str, str] | None = None) -> Session: ...
 
 
-async def opened(services: Services, files: Mapping[str, bytes]) -> Session:
+async def opened(services: Services, files: Mapping[str, bytes], environment: Mapping[str, str] | None = None) -> Session:
     """A session with these files. EnvironmentFault where the sandbox has none; MissingTool where it is not installed."""
     sandbox = await in_thread(services.sandbox)
     if not hasattr(sandbox, "open"):
         raise EnvironmentFault("the sandbox has no sessions", code="missing_tool", got=sandbox.stamp.name,
                                why="this environment keeps a disk and an interpreter between turns",
                                fix="use the isolated sandbox (apt-get install bubblewrap)")
-    return await in_thread(cast(Opens, sandbox).open, files)
+    return await in_thread(cast(Opens, sandbox).open, files, environment=environment)
 
 
 async def within(session: Session, work: Callable[[], T]) -> T:
