@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "definitions"
 LEAST_SEEDS = 5
 Quantity = Literal["tokens generated", "tokens trained", "attempts"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
-_DIALECT = Dialect(name="a definition of an experiment", refusal=EvidenceError)
+_DIALECT = Dialect(name="a definition of an experiment", refusal=EvidenceError, merges=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
