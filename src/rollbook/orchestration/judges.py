@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import torch
+
 from rollbook.environments import single_turn_image
 from rollbook.environments.sandbox import CodeRunner, isolated_runner
+from rollbook.models.load import load_policy
 from rollbook.orchestration.proof import prove
-from rollbook.records import Composition, EnvironmentImage, RecipeError, content_id
+from rollbook.records import ChatModel, Composition, EnvironmentImage, RecipeError, content_id
 from rollbook.records.composition import ComposedReward
 from rollbook.records.ready_made import NamedReward
-from rollbook.records.recipe import EnvironmentReward, Reward, RewardSettings
+from rollbook.records.recipe import EnvironmentReward, JudgeSettings, Pretrained, Reward, RewardSettings
 from rollbook.rewards import MagistralJudge, package_versions
 from rollbook.rewards.composed import ComposedJudge
 from rollbook.rewards.composed.judge import checked
 from rollbook.rewards.composed.measures import Sources
+from rollbook.rewards.judges import LocalChat, PairwiseJudge, PairwiseScorer, RubricJudge, ServerChat
+from rollbook.rollouts.engines.embedded import EmbeddedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +41,31 @@ def measured_by(reward: ComposedReward | NamedReward) -> list[str]:
     """The stages whose reward models measure a reward."""
     measures = [part.measure for part in checked(reward).parts.values()]
     return sorted({measure.removeprefix("model:") for measure in measures if measure.startswith("model:")})
+
+
+def written_judges(reward: Reward, judges: Mapping[str, JudgeSettings]) -> dict[str, Scorer]:
+    """The judges of the recipe that measure parts of a reward; each loads its model once."""
+    if not isinstance(reward, (ComposedReward, NamedReward)):
+        return {}
+    wanted = {part.measure.removeprefix("judge:") for part in checked(reward).parts.values() if part.measure.startswith("judge:")}
+    return {f"judge:{name}": _judge(settings) for name, settings in judges.items() if name in wanted}
+
+
+def _judge(settings: JudgeSettings) -> Scorer:
+    chat = chat_model(settings.model, settings.server, settings.context)
+    if settings.form == "pairwise":
+        return PairwiseScorer(PairwiseJudge(chat, method=settings.method), with_reference=settings.with_reference)
+    return RubricJudge(chat, settings.criteria, low=settings.low, high=settings.high, method=settings.method,
+                       with_reference=settings.with_reference)
+
+
+def chat_model(model: str, server: str | None, context: int) -> ChatModel:
+    """A model that is asked in words: behind a server, or loaded into an engine of its own."""
+    if server is not None:
+        return ServerChat(server, model)
+    policy = load_policy(Pretrained(path=model, context=context))
+    engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=torch.float32, decode=policy.tokenizer.decode)
+    return LocalChat(engine, policy.tokenizer, name=model, weights=engine.load(policy.decoder, 0), context=context)
 
 
 class WithRunner(ComposedJudge):
@@ -72,7 +102,7 @@ def judging(session: Session, reward: str | None) -> Judging:
             raise RecipeError("no such reward in the recipe", got=reward, fix=f"one of {', '.join(session.settings.rewards)}")
         measured = () if isinstance(settings, RewardSettings | EnvironmentReward) else measured_by(settings)
         models = {f"model:{stage}": RewardModelScorer.of(session, stage) for stage in measured}
-        judge = make_judge(settings, {**session.scorers, **models})
+        judge = make_judge(settings, {**written_judges(settings, session.settings.judges), **models})
         image = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
         session.judges[reward] = Judging(judge=judge, image=image)
         if not any(known.digest == judge.digest for known in session.ledger.records(Composition)):

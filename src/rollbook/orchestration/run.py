@@ -21,7 +21,7 @@ from rollbook.ledger.manifest import without_home
 from rollbook.models.load import Policy, load_policy, news
 from rollbook.models.runtime import prepare
 from rollbook.orchestration.environment_proof import prove_environment
-from rollbook.orchestration.judges import make_judge
+from rollbook.orchestration.judges import make_judge, written_judges
 from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.session import JudgeWithStamp, Progress, Session
@@ -47,7 +47,6 @@ from rollbook.records.recipe import (
     EnvironmentReward,
     PolicyGradient,
     Pretrained,
-    Reward,
     RewardSettings,
     SamplingSettings,
     Settings,
@@ -159,7 +158,7 @@ def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split],
     policy, sides = made
     session = None
     with surroundings(recipe.settings) as around:
-        judge, image = _judging(recipe.settings.reward, around)
+        judge, image = _judging(recipe.settings, around)
         try:
             engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype, decode=policy.tokenizer.decode)
             session = Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=judge, sides=sides,
@@ -174,11 +173,13 @@ def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split],
                 used.judge.close()
 
 
-def _judging(reward: Reward, around: Surroundings | None) -> tuple[JudgeWithStamp, EnvironmentImage]:
+def _judging(settings: Settings, around: Surroundings | None) -> tuple[JudgeWithStamp, EnvironmentImage]:
     """The default judge of a run and the image of what its verdicts depend on."""
+    reward = settings.reward
     if around is not None and isinstance(reward, EnvironmentReward):
         return EnvironmentJudge(reward, around.definition, around.image, around.services), around.image
-    judge = MagistralJudge(reward) if isinstance(reward, RewardSettings) else make_judge(reward, {})
+    judge = MagistralJudge(reward) if isinstance(reward, RewardSettings) else make_judge(
+        reward, written_judges(reward, settings.judges))
     return judge, single_turn_image(verifier=judge.stamp, dependencies=package_versions())
 
 

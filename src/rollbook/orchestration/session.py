@@ -25,7 +25,6 @@ from rollbook.records import (
     LedgerError,
     PolicyVersion,
     ResolvedRecipe,
-    Scorer,
     StageEnd,
     Stopped,
     Task,
@@ -67,8 +66,7 @@ class JudgeWithStamp(Judge, Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """Everything a stage needs. `scorers` maps `model:STAGE` and `judge:NAME` to what measures rewards, `judges` the named
-    rewards in use to their judges (`judges.judging` makes them).
+    """Everything a stage needs. `judges` holds the judges of the named rewards in use (`judges.judging` makes them).
 
     `versions` maps a stage to the policy it ended with, `checkpoints` a version id to its folder
     below the run (the initial policy has none), `resident` is the id of the version the decoder holds now."""
@@ -86,7 +84,6 @@ class Session:
     dtype: torch.dtype
     versions: dict[str, PolicyVersion]
     selections: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    scorers: dict[str, Scorer] = field(default_factory=dict)
     judges: dict[str, Judging] = field(default_factory=dict)
     checkpoints: dict[str, str] = field(default_factory=dict)
     resident: str | None = None

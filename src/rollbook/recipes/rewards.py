@@ -40,6 +40,20 @@ def check(settings: Settings, problems: Problems) -> None:
                                      fix=f"set stages.{name}.reward to one with `accuracy`"))
 
 
+    for where, reward in composed.items():
+        for part in (reward.parts.values() if reward is not None else ()):
+            name = part.measure.removeprefix("judge:")
+            if part.measure.startswith("judge:") and name not in settings.judges:
+                problems.add(RecipeError(f"{where} is measured by judge:{name}, which the recipe does not have", got=name,
+                                         fix=f"nearest names: {nearest(name, list(settings.judges))}"))
+    for name, judge in settings.judges.items():
+        if (judge.form == "rubric") != bool(judge.criteria):
+            problems.add(RecipeError(f"judges.{name}: a rubric has criteria and a pairwise judge has none",
+                                     got=f"{judge.form} with {len(judge.criteria)} criteria",
+                                     fix="add criteria, or change the form"))
+        if not 0 <= judge.low < judge.high <= 10 or judge.context < 1:
+            problems.add(RecipeError(f"judges.{name} needs 0 <= low < high <= 10 and a context of at least 1",
+                                     got=f"{judge.low}, {judge.high}, {judge.context}"))
     held = [name for name in settings.stages if name not in order(settings.stages, settings.rewards)]
     if held and len(order(settings.stages)) == len(settings.stages):
         problems.add(RecipeError("stages wait for each other's reward models", got=", ".join(held),

@@ -139,6 +139,26 @@ class EnvironmentReward:
     correct_reward: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeSettings:
+    """A model that is asked in words. `model` is a local one (built-in name or folder), or a name behind an OpenAI-compatible
+    `server`. A `rubric` grades each response by `criteria` (text -> weight) from `low` to `high`; `pairwise` is the mean
+    probability of beating the other responses of the prompt, both orders asked.
+
+    Example: JudgeSettings(form="rubric", model="smollm2-135m-instruct", criteria={"The answer is correct.": 1.0})
+    """
+
+    form: Literal["rubric", "pairwise"]
+    model: str
+    server: str | None = None
+    context: int = 2048
+    method: Literal["text", "logprobs"] = "logprobs"
+    with_reference: bool = False
+    criteria: Mapping[str, float] = field(default_factory=dict)
+    low: int = 1
+    high: int = 5
+
+
 Reward = RewardSettings | ComposedReward | NamedReward | EnvironmentReward
 
 
@@ -175,7 +195,10 @@ class EnvironmentSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The typed body of a recipe at one scale. `reward` judges every stage that does not choose one of `rewards` by its name."""
+    """The typed body of a recipe at one scale. `reward` judges every stage that does not choose one of `rewards` by its name.
+
+    `judges` are models asked in words, which parts of rewards are measured by as `judge:NAME`.
+    """
 
     run: RunSettings
     model: Pretrained | Tiny
@@ -183,6 +206,7 @@ class Settings:
     reward: Reward
     stages: Mapping[str, Stage]
     rewards: Mapping[str, Reward] = field(default_factory=dict)
+    judges: Mapping[str, JudgeSettings] = field(default_factory=dict, metadata=SPARSE)
     environment: EnvironmentSettings | None = field(default=None, metadata=SPARSE)
 
 
