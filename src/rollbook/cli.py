@@ -120,7 +120,8 @@ def resume(ctx: click.Context, run_folder: Path) -> None:
     _finish(ctx, run_folder, code)
 
 
-for command in (audit, census, checklist, compare, curate, doctor, evaluate, lineage, preflight, query, report, selftest, serve, view):
+for command in (audit, census, checklist, compare, curate, doctor, evaluate, lineage, preflight, query, report, selftest, serve,
+                view):
     main.add_command(command)
 for group in (env, evidence, gate, protocol, recipes):
     main.add_command(group)

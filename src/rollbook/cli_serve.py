@@ -13,10 +13,9 @@ import click
 @click.option("--token", envvar="ROLLBOOK_TOKEN", help="Bearer token; made and printed where none is given.")
 @click.option("--dialect", default="hermes", show_default=True, type=click.Choice(["hermes", "llama3", "mistral", "fenced"]))
 @click.option("--max-tokens", default=512, show_default=True, help="Tokens of one answer at most.")
-@click.option("--temperature", default=1.0, show_default=True, help="Where a request names none.")
 @click.option("--fixed-sampling", is_flag=True, help="The server's sampling holds, whatever a request says.")
 @click.option("--record", type=click.Path(path_type=Path), help="File that gets exact ids, log-probs and versions a call.")
-def serve(model: str, port: int, token: str | None, dialect: str, max_tokens: int, temperature: float, fixed_sampling: bool,
+def serve(model: str, port: int, token: str | None, dialect: str, max_tokens: int, fixed_sampling: bool,
           record: Path | None) -> None:
     """Serve MODEL, a folder, a hub name or a built-in name: chat, completions, tools, streaming. Ends with Ctrl-C."""
     import importlib.util
@@ -33,7 +32,7 @@ def serve(model: str, port: int, token: str | None, dialect: str, max_tokens: in
     from rollbook.serve.running import CallLog, serving
 
     log = CallLog(record) if record is not None else None
-    sampling = SamplingSettings(temperature=temperature, top_p=1.0, top_k=0, min_p=0.0)
+    sampling = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
     gateway = gateway_of(model, dialect, sampling, max_tokens=max_tokens, fixed=fixed_sampling, told=log)
     with serving(gateway, port=port, token=token, model=model) as served:
         click.echo(f"base url  {served.address}/v1")

@@ -28,6 +28,20 @@ OWNERS = {"tool": "tool", "user": "user", "system": "system"}
 GATHER_S = 0.005        # calls that come within this time are sampled together
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """What calls may have: tokens of a conversation and of an answer. `fixed`: the server's sampling settings hold, whatever a
+    request says, as training needs; `seed` is the server's.
+
+    Example: Allowed(context=2048, max_tokens=256, fixed=True)
+    """
+
+    context: int
+    max_tokens: int
+    seed: int = 0
+    fixed: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class Thread:
     """One context of an attempt: the conversation as the agent knows it, and the tokens behind it."""
@@ -67,15 +81,15 @@ class Attempt:
 
 
 class Gateway:
-    """The policy as calls see it. `fixed`: the server's sampling settings hold whatever a request says, as training needs.
+    """The policy as calls see it.
 
     consumes: requests · produces: answers, and the contexts of each attempt · waits for: the engine, in a thread of its own
     """
 
-    def __init__(self, engine: TurnSampler, renderer: Renderer, sampling: SamplingSettings, *, context: int, max_tokens: int,
-                 seed: int = 0, fixed: bool = False, told: Callable[[dict[str, object]], None] | None = None):
-        self.engine, self.renderer, self.sampling = engine, renderer, sampling
-        self.context, self.max_tokens, self.seed, self.fixed, self.told = context, max_tokens, seed, fixed, told
+    def __init__(self, engine: TurnSampler, renderer: Renderer, sampling: SamplingSettings, allowed: Allowed, *,
+                 told: Callable[[dict[str, object]], None] | None = None):
+        self.engine, self.renderer, self.sampling, self.told = engine, renderer, sampling, told
+        self.context, self.max_tokens, self.seed, self.fixed = allowed.context, allowed.max_tokens, allowed.seed, allowed.fixed
         self.attempts: dict[str, Attempt] = {}
         self._guard = threading.Lock()
         self._waiting: list[tuple[OpenTurns, asyncio.Future[Completion]]] = []

@@ -26,7 +26,7 @@ from rollbook.rollouts.meeting import turn_sampler
 from rollbook.rollouts.rendering import Renderer
 from rollbook.rollouts.rules import EpisodeRules
 from rollbook.rollouts.solve import Rollouts
-from rollbook.serve.gateway import Gateway
+from rollbook.serve.gateway import Allowed, Gateway
 from rollbook.serve.running import serving
 
 
@@ -67,8 +67,8 @@ class HarnessRollouts(Rollouts):
     def solve(self, tasks: Sequence[Task], per_task: int, *, scope: str, envelope: SamplingEnvelope) -> list[Trace]:
         """`per_task` attempts at each task by the agent, in order. An agent that raises leaves an attempt without a state."""
         renderer = Renderer(self.tokenizer, dialect(self.rules.dialect), announces=self.rules.announces)  # type: ignore[arg-type]
-        gateway = Gateway(turn_sampler(self.sampler), renderer, self.sampling, context=self.context, max_tokens=self.max_tokens,
-                          seed=self.seed, fixed=True)
+        gateway = Gateway(turn_sampler(self.sampler), renderer, self.sampling,
+                          Allowed(context=self.context, max_tokens=self.max_tokens, seed=self.seed, fixed=True))
         named = [(task, group_name(scope, place, task.id), sample)
                  for place, task in enumerate(tasks) for sample in range(per_task)]
         with serving(gateway) as served, ThreadPoolExecutor(max_workers=self.parallel) as pool:

@@ -12,7 +12,7 @@ from rollbook.records.recipe import Pretrained, SamplingSettings
 from rollbook.rollouts.dialects import dialect
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.rollouts.rendering import Renderer
-from rollbook.serve.gateway import Gateway
+from rollbook.serve.gateway import Allowed, Gateway
 
 LONGEST = 1_000_000     # tokens: the model's own context is the shorter one
 
@@ -26,4 +26,4 @@ def gateway_of(model: str, spoken: str, sampling: SamplingSettings, *, max_token
     engine.load(policy.decoder, 0)
     name: Dialect = spoken  # type: ignore[assignment]
     return Gateway(engine, Renderer(policy.tokenizer, dialect(name), announces=True), sampling,
-                   context=policy.decoder.architecture.context, max_tokens=max_tokens, fixed=fixed, told=told)
+                   Allowed(context=policy.decoder.architecture.context, max_tokens=max_tokens, fixed=fixed), told=told)

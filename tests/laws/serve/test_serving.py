@@ -19,7 +19,7 @@ from rollbook.rollouts.dialects import dialect
 from rollbook.rollouts.meeting import turn_sampler
 from rollbook.rollouts.rendering import Renderer
 from rollbook.rollouts.rules import EpisodeRules
-from rollbook.serve.gateway import Gateway
+from rollbook.serve.gateway import Allowed, Gateway
 from rollbook.serve.harness import Assignment, HarnessRollouts
 from rollbook.serve.running import CallLog, Serving, listen, serving
 
@@ -27,10 +27,12 @@ TOOL = {"type": "function", "function": {"name": "do", "description": "Does it."
     "type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}}}
 
 
-def gateway(script: Callable[[str, int], str], **settings: Any) -> tuple[Gateway, ScriptedSampler]:
+def gateway(script: Callable[[str, int], str], fixed: bool = False,
+            told: CallLog | None = None) -> tuple[Gateway, ScriptedSampler]:
     sampler = ScriptedSampler(script)
     renderer = Renderer(TOKENIZER, dialect("hermes"), announces=False)
-    return Gateway(turn_sampler(sampler), renderer, SAMPLING, context=5000, max_tokens=200, **settings), sampler
+    allowed = Allowed(context=5000, max_tokens=200, fixed=fixed)
+    return Gateway(turn_sampler(sampler), renderer, SAMPLING, allowed, told=told), sampler
 
 
 @contextmanager
