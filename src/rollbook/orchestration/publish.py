@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -18,6 +19,14 @@ from rollbook.rollouts.engines.embedded import EmbeddedEngine
 PROBE_TOKENS = 8      # of a real prompt: in bf16 a probe of tokens that nobody would write shows rounding and little else
 
 
+class DecoderSink(Protocol):
+    """A consumer of the trained weights; returns the hash of what it samples from once it has them."""
+
+    name: str
+
+    def load(self, decoder: Decoder, version: int) -> str: ...
+
+
 class Publisher:
     """Owns the numbering of versions and the hash of the weights as they are now. `probe` is a prompt of two tokens or more."""
 
@@ -25,6 +34,8 @@ class Publisher:
         self.ledger, self.decoder, self.engine, self.next_index, self.probe = ledger, decoder, engine, next_index, probe
         self.weights = weight_hash(decoder.named_parameters())
         self.expected = ""
+        self.followers: list[DecoderSink] = []      # further consumers, for as long as a stage has them
+        self._taken: dict[str, str] = {}
 
     def rehash(self) -> str:
         """The hash of the master weights after they moved; refuses weights that are not finite."""
@@ -36,24 +47,27 @@ class Publisher:
 
     def publish(self, stage: str, parent: PolicyVersion | None, window: Sequence[str], *, optimizer: str | None) -> PolicyVersion:
         """A new version of the current weights, loaded, acknowledged and probed; `optimizer` hashes the optimizer's state."""
-        taken = self.load(self.next_index)
+        self.load(self.next_index)
         version = PolicyVersion(index=self.next_index, stage=stage, weights=self.weights, published=self.expected,
                                 parent=parent.id if parent else None, updates=len(window), optimizer=optimizer,
                                 window=tuple(window), healthy=True, probe=self._probe(),
-                                acknowledged=(Acknowledgement(consumer=self.engine.name, weights=taken),))
+                                acknowledged=tuple(Acknowledgement(consumer=name, weights=taken)
+                                                   for name, taken in self._taken.items()))
         self.ledger.append(version)
         self.next_index += 1
         return version
 
     def load(self, index: int) -> str:
-        """Gives the weights to the engine; returns the hash it reports once that is exactly what was published."""
-        taken = self.engine.load(self.decoder, index)
+        """Gives the weights to every consumer; returns the hash they report once that is exactly what was published."""
+        consumers: tuple[DecoderSink, ...] = (self.engine, *self.followers)
+        self._taken = {consumer.name: consumer.load(self.decoder, index) for consumer in consumers}
         self.expected = published_hash(self.decoder, self.engine.dtype)
-        if taken != self.expected:
-            raise LedgerError(f"{self.engine.name} did not take version {index} as published",
-                              got=f"{taken[:12]} for {self.expected[:12]}",
-                              why="it would sample from other weights than the record says")
-        return taken
+        for name, taken in self._taken.items():
+            if taken != self.expected:
+                raise LedgerError(f"{name} did not take version {index} as published",
+                                  got=f"{taken[:12]} for {self.expected[:12]}",
+                                  why="it would sample from other weights than the record says")
+        return self.expected
 
     def _probe(self) -> Probe:
         """The end of a prompt through the engine's decoding path and through the trainer's."""

@@ -257,9 +257,6 @@ def _check_supported(settings: Settings) -> None:
                               why="the learner's batch holds one context of an attempt, the others would be left out unseen",
                               fix="--set environment.reasoning=keep --set environment.compaction=none "
                                   "--set environment.compact_at=0; evaluation does all of them")
-        if isinstance(stage, PolicyGradient) and settings.environment is not None and stage.asynchrony is not None:
-            raise RecipeError(f"stages.{name} cannot sample while it trains in an environment", got=str(stage.asynchrony),
-                              why="groups in flight are single turns here", fix=f"leave stages.{name}.asynchrony out")
         if isinstance(stage, PolicyGradient) and (stage.max_policy_age != 0) != (stage.asynchrony is not None):
             raise RecipeError(f"stages.{name}.asynchrony and a max_policy_age above 0 come together",
                               got=f"max_policy_age {stage.max_policy_age}, asynchrony {stage.asynchrony}",

@@ -17,7 +17,7 @@ from rollbook.models.decoder import Decoder
 from rollbook.models.load import Policy, load_policy
 from rollbook.models.weights import load_into, read_tensors, save_checkpoint
 from rollbook.orchestration.publish import Publisher
-from rollbook.orchestration.surroundings import Surroundings
+from rollbook.orchestration.surroundings import Surroundings, rollouts_of
 from rollbook.records import (
     Composition,
     EnvironmentImage,
@@ -33,7 +33,6 @@ from rollbook.records import (
 )
 from rollbook.records.recipe import SamplingSettings, Settings
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
-from rollbook.rollouts.environment import EnvironmentRollouts
 from rollbook.rollouts.solve import Rollouts
 from rollbook.tasks import Split
 from rollbook.training.policy import frozen_copy
@@ -100,18 +99,7 @@ class Session:
         return self.ledger.root
 
     def rollouts(self, sampling: SamplingSettings) -> Rollouts:
-        seed, max_tokens, around = self.settings.run.seed, self.settings.tasks.max_tokens, self.around
-        if around is None:
-            return Rollouts(sampler=self.engine, tokenizer=self.policy.tokenizer, sampling=sampling, seed=seed,
-                            max_tokens=max_tokens)
-        return EnvironmentRollouts(sampler=self.engine, tokenizer=self.policy.tokenizer, sampling=sampling, seed=seed,
-                                   max_tokens=max_tokens, spec=around.spec, definition=around.definition,
-                                   services=around.services, rules=around.rules, context=self.context)
-
-    @property
-    def context(self) -> int:
-        """Tokens that prompt and turns may fill together."""
-        return min(self.settings.model.context, self.policy.decoder.architecture.context)
+        return rollouts_of(self.settings, self.policy, self.engine, self.around, sampling)
 
     def take(self, stage: str) -> PolicyVersion:
         """Puts the weights that `stage` ended with into decoder and engine; returns their version."""

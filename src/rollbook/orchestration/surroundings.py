@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollbook.environments import load_definition, open_services
+from rollbook.models.load import Policy
 from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.records import (
     Action,
@@ -20,11 +21,14 @@ from rollbook.records import (
     Services,
     Task,
 )
-from rollbook.records.recipe import EnvironmentSettings, Settings
+from rollbook.records.recipe import EnvironmentSettings, SamplingSettings, Settings
 from rollbook.rollouts.demonstrating import Shown, show
 from rollbook.rollouts.dialects import dialect
+from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.rollouts.environment import EnvironmentRollouts
 from rollbook.rollouts.rendering import Renderer
 from rollbook.rollouts.rules import Compaction, EpisodeRules
+from rollbook.rollouts.solve import Rollouts
 from rollbook.tasks import Acquired, Split, split
 
 STYLES = ("gold", "direct")
@@ -53,6 +57,18 @@ def surroundings(settings: Settings) -> Iterator[Surroundings | None]:
     with open_services() as services:
         yield Surroundings(spec=spec, definition=definition, image=definition.image(), services=services,
                            rules=rules_of(settings.environment))
+
+
+def rollouts_of(settings: Settings, policy: Policy, engine: EmbeddedEngine, around: Surroundings | None,
+                sampling: SamplingSettings) -> Rollouts:
+    """What a stage samples with: single turns, or episodes in the run's environment."""
+    seed, max_tokens = settings.run.seed, settings.tasks.max_tokens
+    if around is None:
+        return Rollouts(sampler=engine, tokenizer=policy.tokenizer, sampling=sampling, seed=seed, max_tokens=max_tokens)
+    context = min(settings.model.context, policy.decoder.architecture.context)      # that prompt and turns may fill together
+    return EnvironmentRollouts(sampler=engine, tokenizer=policy.tokenizer, sampling=sampling, seed=seed, max_tokens=max_tokens,
+                               spec=around.spec, definition=around.definition, services=around.services, rules=around.rules,
+                               context=context)
 
 
 def spec_of(s: EnvironmentSettings, max_tokens: int) -> EnvironmentSpec:

@@ -58,8 +58,9 @@ class Asynchrony:
     `concurrency` attempts run at a time. `on_update`: keys and values of a sequence in flight are kept or computed again when the
     weights change. `late` is what becomes of an attempt that would be older than `max_policy_age` when it is trained on: the
     learner waits for it before it publishes, it is given up and issued again under the new policy, or it is dropped.
-    `queue` groups at most stand finished before the verifiers; `stall_s` without progress anywhere ends the run with an error
-    that says what waits for what.
+    `runtime` says where the `generators` are: one on a thread of the learner's process, or several in processes of this machine
+    or as actors of a Ray cluster. `queue` groups at most stand finished before the verifiers; `stall_s` without progress anywhere
+    ends the run with an error that says what waits for what.
     """
 
     throttle: Throttle
@@ -68,12 +69,17 @@ class Asynchrony:
     late: Literal["wait", "redispatch", "drop"]
     queue: int
     stall_s: float
+    runtime: Literal["threads", "processes", "ray"] = "threads"
+    generators: int = 1
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or self.queue < 1 or not self.stall_s > 0:
             raise RecipeError("asynchrony.concurrency and queue must be at least 1 and stall_s above 0",
                               got=f"{self.concurrency}, {self.queue}, {self.stall_s}",
                               why="without room nothing could ever start, and no wait could ever be called a stall")
+        if self.generators < 1 or (self.runtime == "threads" and self.generators != 1):
+            raise RecipeError("asynchrony.generators must be 1 on threads, and at least 1 elsewhere", got=str(self.generators),
+                              why="threads of one process share one engine", fix="asynchrony.runtime: processes, or ray")
         how = self.throttle
         number = getattr(how, "eta", getattr(how, "max_staleness", getattr(how, "staleness", getattr(how, "ratio", 0))))
         if not number >= 0 or (isinstance(how, Magistral) and how.ratio == 0):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from rollbook.ledger import Ledger, close_census
 from rollbook.orchestration.asynchronous.board import Board
@@ -13,14 +14,14 @@ from rollbook.orchestration.asynchronous.flow import Flow, Sizes
 from rollbook.orchestration.asynchronous.gathering import Gathering, Wanted
 from rollbook.orchestration.asynchronous.issuing import Issuer, group_number
 from rollbook.orchestration.asynchronous.loops import Attempts, running
+from rollbook.orchestration.runtimes.fleet import Builder, Fleet
+from rollbook.orchestration.runtimes.host import HostSpec, attempts_of
+from rollbook.orchestration.runtimes.processes import Processes
 from rollbook.orchestration.session import Session, TaskStream
 from rollbook.orchestration.step import PolicyRun, families
 from rollbook.records import Dispatch, Outcome, PolicyVersion, Task, TaskId
 from rollbook.records.asynchrony import Asynchrony
 from rollbook.records.recipe import PolicyGradient
-from rollbook.rollouts.environment import EnvironmentRollouts
-from rollbook.rollouts.episodes_in_flight import EpisodesInFlight
-from rollbook.rollouts.in_flight import InFlight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +46,36 @@ def gathering(session: Session, run: PolicyRun, stage: PolicyGradient, how: Asyn
                     rule=run.admission)
     made = Gathering(flow, wanted, run.tasks, issuer)
     issuer.use(run.rollouts.envelope(session.publisher.weights))
-    with running(flow, _attempts(session, run, how, stream.tasks), run.judge, run.tasks):
+    with _attempts(session, run, how, stream.tasks) as attempts, running(flow, attempts, run.judge, run.tasks):
         yield made
         flow.close()
         _record_rest(run, made)
 
 
-def _attempts(session: Session, run: PolicyRun, how: Asynchrony, tasks: Sequence[Task]) -> Attempts:
-    if isinstance(run.rollouts, EnvironmentRollouts):
-        return EpisodesInFlight(run.rollouts, session.engine, rows=how.concurrency, on_update=how.on_update)
+@contextmanager
+def _attempts(session: Session, run: PolicyRun, how: Asynchrony, tasks: Sequence[Task]) -> Iterator[Attempts]:
+    """Where attempts are made: on the session's engine, or on a fleet that follows every publication."""
     longest = max(len(session.policy.tokenizer.prompt(task.prompt)) for task in tasks)
-    return InFlight(run.rollouts, session.engine, rows=how.concurrency, longest_prompt=longest, on_update=how.on_update)
+    if how.runtime == "threads":
+        yield attempts_of(run.rollouts, session.engine, rows=how.concurrency, longest_prompt=longest, on_update=how.on_update)
+        return
+    spec = HostSpec(settings=session.settings, sampling=run.rollouts.sampling, rows=-(-how.concurrency // how.generators),
+                    longest_prompt=longest, on_update=how.on_update, dtype=str(session.dtype).removeprefix("torch."), threads=1)
+    fleet = Fleet(_builder(how.runtime, spec), how.generators)
+    try:
+        fleet.load(session.policy.decoder, session.engine.version)
+        session.publisher.followers.append(fleet)
+        yield fleet
+    finally:
+        session.publisher.followers = [one for one in session.publisher.followers if one is not fleet]
+        fleet.close()
+
+
+def _builder(runtime: Literal["processes", "ray"], spec: HostSpec) -> Builder:
+    if runtime == "processes":
+        return Processes(spec)
+    from rollbook.orchestration.runtimes.ray import Actors  # Ray is an extra, and takes seconds to import
+    return Actors(spec)
 
 
 def _record_rest(run: PolicyRun, made: Gathering) -> None:
