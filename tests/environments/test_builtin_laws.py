@@ -125,6 +125,16 @@ def test_hostile_arguments_are_answered_and_never_raise(name: str, services: Ser
     assert play(definition, task, (Action(text="\ud800\0" * 50),), services).accuracy < 1.0
 
 
+@EVERY
+def test_whole_numbers_that_come_as_floats_are_numbers(name: str, services: Services) -> None:
+    definition, task = first(name)
+    for tool in play(definition, task, (), services).tools:
+        given = {key: 1.0 if value == 2**40 else value for key, value in arguments(tool.parameters, "1").items()}
+        call = ToolCall(id="f", name=tool.name, arguments=given)
+        assert [reply.call for reply in play(definition, task, (Action(calls=(call,)),),
+                                             services).observations[1].replies] == ["f"]
+
+
 def arguments(parameters: dict, text: str) -> dict:                                # type: ignore[type-arg]
     """Arguments that fit a schema and are otherwise hostile; optional ones too."""
     found = {}

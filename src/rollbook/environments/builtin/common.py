@@ -101,7 +101,7 @@ class ToolEpisode:
                          call=call.id,
                          error="unknown_tool")
         try:
-            found = self.offered[call.name].run(call.arguments)
+            found = self.offered[call.name].run({name: whole(value) for name, value in call.arguments.items()})
             content = await found if inspect.isawaitable(found) else found
         except Refused as refused:
             return Reply(owner="tool", content=str(refused), call=call.id, error=refused.error)
@@ -132,6 +132,11 @@ class ToolEpisode:
         document = json.loads(snapshot)
         self.answer, self.calls, self.ended = document["answer"], document["calls"], document["ended"]
         self.load(document["own"])
+
+
+def whole(value: Any) -> Any:
+    """A float that is a whole number as that number: JSON schemas take 3.0 for an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def call(name: str, /, **arguments: Any) -> Action:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from rollbook.environments.builtin import repositories, sample_project
@@ -43,6 +45,7 @@ from rollbook.records.sandbox import Sandbox
 
 Source = Literal["history", "mutation"]
 SAMPLE = "sample"
+TRIES, NEAR = 40, 6                      # faults tried for a task at most; test files run for each
 EXPORT_BYTES, OUTPUT_BYTES, FILE_CHARACTERS = 32 * 2**20, 400_000, 20_000
 LEFT_OUT = (".git", "__pycache__", ".pytest_cache")
 FILES = ("common.py", "guest_tests.py", "judging.py", "mutations.py", "repositories.py", "sample_project.py", "sessions.py",
@@ -168,16 +171,20 @@ def from_mutations(definition: Repository, sandbox: Sandbox, count: int, seed: i
     """Tasks of single faults whose tests notice them."""
     commit = repositories.head(definition.repository) if definition.repository else SAMPLE
     base = _base(definition.repository, commit)
-    tests = [path for path in sorted(base) if is_test(path) and path.endswith(".py") and not path.endswith(("conftest.py",
-                                                                                                            "__init__.py"))]
-    sound = tested(sandbox, base, tests)
     waiting = [mutation for path, data in sorted(base.items()) if path.endswith(".py") and not is_test(path)
                for mutation in mutations(path, data.decode("utf-8", "replace"))]
     random.Random(f"swe/{seed}").shuffle(waiting)
+    sound_by: dict[tuple[str, ...], Outcomes] = {}
     drafts: list[Draft] = []
-    for mutation in waiting:
+    for mutation in waiting[:TRIES * count]:
         if len(drafts) == count:
             break
+        tests = tests_near(base, mutation.path)
+        if not tests:
+            continue
+        if tests not in sound_by:
+            sound_by[tests] = tested(sandbox, base, tests)
+        sound = sound_by[tests]
         changed = {**base, mutation.path: mutation.applied(base[mutation.path].decode()).encode()}
         found = tested(sandbox, changed, tests)
         wanted = sorted(name for name in sound.passed if name in found.failed)
@@ -196,6 +203,13 @@ def from_mutations(definition: Repository, sandbox: Sandbox, count: int, seed: i
                              lineage={"kind": "mutation", "fault": mutation.kind, "function": mutation.function,
                                       "commit": commit}))
     return drafts
+
+
+def tests_near(base: Tree, path: str) -> tuple[str, ...]:
+    """The first test files that name the module of a path: those that are run to see whether a fault in it is noticed."""
+    module = PurePosixPath(path).stem if not path.endswith("__init__.py") else PurePosixPath(path).parent.name
+    return tuple(sorted(name for name, data in base.items() if is_test(name) and PurePosixPath(name).name.startswith("test")
+                        and name.endswith(".py") and re.search(rb"\b" + re.escape(module.encode()) + rb"\b", data)))[:NEAR]
 
 
 def from_history(definition: Repository, sandbox: Sandbox, count: int, seed: int) -> list[Draft]:
