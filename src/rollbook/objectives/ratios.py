@@ -143,7 +143,7 @@ def interpolated_anchor(
 def _check_versions(behavior_version_T: Tensor, anchor_version: object, current_version: object) -> None:
     """Refuse versions that are out of order: alpha would leave 0 .. 1."""
     check_ids("interpolated_anchor", behavior_version_T=behavior_version_T)
-    if type(anchor_version) is int and type(current_version) is int and anchor_version <= current_version:
+    if type(anchor_version) is int and type(current_version) is int and anchor_version <= current_version < 2**53:
         if not bool(((behavior_version_T > anchor_version) & (behavior_version_T != current_version)).any()):
             return
     raise ObjectiveError(

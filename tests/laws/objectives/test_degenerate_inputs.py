@@ -17,6 +17,7 @@ from rollbook.objectives import ActionTokens, ObjectiveError, Term, Unstated, cr
 from rollbook.objectives.core import Aggregate, all_reads, total_loss
 from rollbook.objectives.credit import Measured, assign_credit
 from rollbook.objectives.preference import Responses
+from rollbook.objectives.ratios import dual_clipped_surrogate, interpolated_anchor
 from rollbook.objectives.terms import AdaptiveEntropy, KlTerm, Ptx
 
 NAN, INF = math.nan, math.inf
@@ -150,6 +151,9 @@ def test_a_whole_number_beyond_every_float_is_refused() -> None:
         lambda: credit.group_normalized(vector(1, 0), ids(0, 0), eps=huge, ddof=0),
         lambda: AdaptiveEntropy(step=0.1, maximum=None).advance(huge, 0.1),
         lambda: sequence_weight("fixed_length", ids(1), None, max_length=huge),
+        lambda: interpolated_anchor(
+            vector(-1), vector(-1), behavior_version_T=ids(0), anchor_version=1, current_version=huge
+        ),
     ):
         refused(call)
 
@@ -262,8 +266,6 @@ def test_what_was_not_measured_reaches_no_discount_and_no_noise_level() -> None:
 
 
 def test_a_dual_clip_checks_its_bounds_before_it_adds_to_them() -> None:
-    from rollbook.objectives.ratios import dual_clipped_surrogate
-
     refused(lambda: dual_clipped_surrogate(vector(1), vector(1), low=0.2, high=None, dual=3.0), "high must be a number")
 
 
