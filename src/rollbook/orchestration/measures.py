@@ -36,6 +36,8 @@ def step_metrics(gathered: Gathered, updated: Sequence[Updated], *, version: int
         "admission/informative_rate": len(gathered.admission.groups) / sum(len(one.tasks) for one in gathered.issued),
         "time/step_s": step_s, "time/rollout_s": gathered.rollout_s, "time/update_s": update_s,
     }
+    if gathered.admission.groups:
+        metrics["admission/tokens_per_group"] = tokens / len(gathered.admission.groups)
     if updated:
         metrics |= update_metrics(updated, version)
     return metrics

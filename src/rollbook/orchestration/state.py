@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -45,8 +46,9 @@ def folder(root: Path) -> Path:
 
 
 def save_state(session: Session, trained: Mapping[str, Trained], *, stage: str, step: int, cursor: int,
-               version: PolicyVersion) -> None:
-    """Writes the state beside the old one and swaps them; a kill leaves one of the two whole. `trained` holds `policy`."""
+               version: PolicyVersion, files: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Writes the state beside the old one and swaps them; a kill leaves one of the two whole. `trained` holds `policy`, `files`
+    what else the stage goes on from, by name."""
     state = StepState(stage=stage, step=step, seq=session.ledger.last_seq, cursor=cursor,
                       next_index=session.publisher.next_index, version=version)
     target = folder(session.root)
@@ -57,6 +59,8 @@ def save_state(session: Session, trained: Mapping[str, Trained], *, stage: str, 
         save_file({key: p.detach() for key, p in one.module.named_parameters()}, str(part / f"{name}.safetensors"))
         if one.optimizer is not None:
             save_file(one.optimizer.state(), str(part / f"{name}.optimizer.safetensors"))
+    for name, text in files.items():
+        (part / name).write_text(text)
     (part / "state.json").write_text(json.dumps(encode(state)))
     old = target.with_name(".state.old")
     shutil.rmtree(old, ignore_errors=True)

@@ -1,6 +1,7 @@
 """What flows: frozen records, their ids, their one codec, the errors and the protocols. Standard library only."""
 
 from rollbook.records.codec import canonical, content_id, decode, digest, encode
+from rollbook.records.curriculum import CurriculumReport
 from rollbook.records.decisions import (
     AuditReport,
     AuditRow,
@@ -128,7 +129,7 @@ RECORDS = {
                 Batch, Update, PolicyVersion, ProtocolBundle, EvalReport, Comparison, GateDecision, StepReport, SftReport,
                 Selection, StageEnd, RunEnd, AuditReport, ResolvedRecipe, HostRun, HostTask, HostUpdate, HostCheckpoint,
                 HostEvaluation, Ranking, ModuleUpdate, ModuleVersion, Agreement, Curation, Merged,
-                EvaluationProtocol, EvaluationResult, Incident)
+                EvaluationProtocol, EvaluationResult, Incident, CurriculumReport)
 }
 
 __all__ = [
@@ -156,6 +157,7 @@ __all__ = [
     "Composition",
     "Credit",
     "Curation",
+    "CurriculumReport",
     "Decontamination",
     "Demonstration",
     "Dialect",

@@ -33,6 +33,7 @@ CATALOGUE: Mapping[str, MetricSpec] = {
     "rollout/truncated_rate": _spec("share", "attempts cut by length", "attempts of the step"),
     "rollout/tokens_per_s": _spec("tokens/s", "sampled tokens over sampling time", "seconds of sampling"),
     "admission/groups": _spec("groups", "groups admitted", "step"),
+    "admission/tokens_per_group": _spec("tokens", "tokens sampled for each group that is trained on", "groups admitted"),
     "admission/informative_rate": _spec("share", "groups admitted", "groups issued in the step"),
     "update/clip_fraction": _spec("share", "action tokens without gradient by the trust rule", "action tokens of the step"),
     "update/grad_norm": _spec("norm", "gradient norm before clipping, mean over the step's updates", "updates"),

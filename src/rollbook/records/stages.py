@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rollbook.records.asynchrony import Asynchrony
+from rollbook.records.codec import SPARSE
+from rollbook.records.curriculum import Curriculum
 
 Plain = str | bool | int | float | None
 Nested = Plain | Mapping[str, Plain | Mapping[str, Plain]]      # an objective, its credit rule, a rule inside that
@@ -124,7 +126,8 @@ class PolicyGradient:
     no token older than `max_policy_age` versions is trained on; without it the age is 0.
 
     `filter` drops groups whose rewards, or whose accuracies (DAPO), are all equal. `reference` names the stage of the frozen
-    policy of a KL term, None the one the stage starts from. `teachers` maps a family of tasks, or `*`, to the stage that teaches
+    policy of a KL term, None the one the stage starts from. With a `curriculum` tasks are drawn by how often they are passed;
+    without one each in its turn. `teachers` maps a family of tasks, or `*`, to the stage that teaches
     it.
     """
 
@@ -150,6 +153,7 @@ class PolicyGradient:
     reference: str | None = None
     critic: Critic | None = None
     teachers: Mapping[str, str] = field(default_factory=dict)
+    curriculum: Curriculum | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from rollbook.orchestration.step import PolicyRun, families
 from rollbook.records import Dispatch, Outcome, PolicyVersion, Task, TaskId
 from rollbook.records.asynchrony import Asynchrony
 from rollbook.records.recipe import PolicyGradient
+from rollbook.tasks.curriculum import PoolStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class Begun:
 
 @contextmanager
 def gathering(session: Session, run: PolicyRun, stage: PolicyGradient, how: Asynchrony,
-              stream: TaskStream, begun: Begun) -> Iterator[Gathering]:
+              stream: TaskStream | PoolStream, begun: Begun) -> Iterator[Gathering]:
     """The source of the stage's batches while its loops run. What is left at its regular end is recorded as such."""
     before = _before(session.ledger, run.stage) if begun.resumed else Before(accepted=0, rejected=0, lost=(), next_number=0)
     _end_lost(session.ledger, before.lost, run.tasks)

@@ -10,6 +10,7 @@ from rollbook.models.scalar import on_body
 from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.asynchronous.stage import Begun, gathering
 from rollbook.orchestration.critic import MODULE as CRITIC
+from rollbook.orchestration.curriculum import begin_step, end_step, stream_of, watched, written
 from rollbook.orchestration.judges import judging
 from rollbook.orchestration.session import Session, TaskStream
 from rollbook.orchestration.stages import evaluation
@@ -19,6 +20,7 @@ from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state,
 from rollbook.orchestration.step import PolicyRun, Source, StepSettings, Waves, step
 from rollbook.records import ModuleUpdate, PolicyVersion
 from rollbook.records.recipe import PolicyGradient
+from rollbook.tasks.curriculum import PoolStream
 from rollbook.training.optimizer import Optimizer
 from rollbook.training.policy import PolicyLearner, Teachers
 from rollbook.training.value import CriticLearner, updates_of
@@ -30,11 +32,13 @@ def run(session: Session, name: str, stage: PolicyGradient, state: StepState | N
     if state is None:
         session.take(stage.policy)
     tasks = pool(session, stage.tasks)
-    stream = TaskStream(tasks, seed=session.settings.run.seed, cursor=state.cursor if state else 0)
-    run = _policy_run(session, name, stage, resumed=state is not None)
+    stream = stream_of(session, stage, tasks, state)
+    run = watched(_policy_run(session, name, stage, resumed=state is not None), stream)
     with _source(session, run, stage, stream, Begun(first=started, resumed=state is not None)) as source:
         for number in range((state.step if state else 0) + 1, stage.steps + 1):
+            begin_step(stream, number)
             version, report = step(run, source, version, number)
+            end_step(session, name, stream, number)
             metrics = {**report.metrics, **report.observed}
             if stage.probe_every and number % stage.probe_every == 0 and number < stage.steps:
                 metrics["eval/probe_accuracy"] = _probe(session, name, stage, version, number)
@@ -42,7 +46,8 @@ def run(session: Session, name: str, stage: PolicyGradient, state: StepState | N
             last = number == stage.steps
             if not last and (session.stop or (stage.checkpoint_every and number % stage.checkpoint_every == 0)):
                 with source.still():
-                    save_state(session, trained(run), stage=name, step=number, cursor=stream.cursor, version=version)
+                    save_state(session, trained(run), stage=name, step=number, cursor=stream.cursor, version=version,
+                               files=written(stream))
                 session.check_stop()
     if run.critic is not None:
         window = [one.id for one in session.ledger.records(ModuleUpdate) if one.stage == name and one.module == CRITIC]
@@ -52,7 +57,7 @@ def run(session: Session, name: str, stage: PolicyGradient, state: StepState | N
     drop_state(session.root)
 
 
-def _source(session: Session, run: PolicyRun, stage: PolicyGradient, stream: TaskStream,
+def _source(session: Session, run: PolicyRun, stage: PolicyGradient, stream: TaskStream | PoolStream,
             begun: Begun) -> AbstractContextManager[Source]:
     """Waves that the learner waits for, or the loops that go on while it trains."""
     if stage.asynchrony is None:
