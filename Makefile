@@ -14,7 +14,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile
 STRICT := $(wildcard $(addprefix src/rollbook/,records objectives experience evaluation recipes))
 
-.PHONY: help install demo demo-tiny demo-seeds test lint mutants soak faults bench bench-math bench-verifier bench-curation bench-peers bench-recording bench-recording-share clean
+.PHONY: pipelines help install demo demo-tiny demo-seeds test lint mutants soak faults bench bench-math bench-verifier bench-curation bench-peers bench-recording bench-recording-share clean
 
 help:
 	@printf '%s\n' 'make demo        install, then train the built-in recipe at lab scale (runs/demo)' \
@@ -74,6 +74,10 @@ demo-seeds: $(STAMP)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Every pipeline at tiny scale; resumable: what has ended is not run again.
+pipelines: $(STAMP)
+	$(BIN)/python scripts/pipelines.py --out runs/pipelines
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests

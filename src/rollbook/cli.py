@@ -19,6 +19,7 @@ from rollbook.cli_eval import compare, evaluate, protocol
 from rollbook.cli_evidence import register as register_evidence
 from rollbook.cli_gate import gate
 from rollbook.cli_inspect import census, lineage, query
+from rollbook.cli_plan import plan
 from rollbook.cli_preflight import preflight
 from rollbook.cli_recipes import recipes
 from rollbook.cli_rerun import rerun
@@ -79,9 +80,11 @@ def main() -> None:
 @click.option("--scale", default="lab", show_default=True, help="lab, tiny, or full (the true scale).")
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a value; recorded as yours. Repeatable.")
 @click.option("--assume", type=click.Path(path_type=Path), help="Values for what is unknown; recorded as your inference.")
+@click.option("--until", metavar="STAGE", help="Stop after this stage; `rollbook resume RUN` goes on.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder, must not exist. Default: runs/NAME-SCALE-seedN.")
 @click.pass_context
-def run(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...], assume: Path | None, out: Path | None) -> None:
+def run(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...], assume: Path | None, until: str | None,
+        out: Path | None) -> None:
     """Run RECIPE, a built-in name or a YAML file (default: magistral-small)."""
     from rollbook.cli_output import check_new_run, show_start
     from rollbook.cli_progress import live_progress
@@ -95,7 +98,7 @@ def run(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...],
 
     try:
         with live_progress() as progress:
-            code = run_recipe(resolved, folder, progress)
+            code = run_recipe(resolved, folder, progress, until=until)
     except (KeyboardInterrupt, Stopped):
         raise _stopped(folder) from None
     _finish(ctx, folder, code)
@@ -120,8 +123,8 @@ def resume(ctx: click.Context, run_folder: Path) -> None:
     _finish(ctx, run_folder, code)
 
 
-for command in (audit, census, checklist, compare, curate, doctor, evaluate, lineage, preflight, query, report, selftest, serve,
-                view):
+for command in (audit, census, checklist, compare, curate, doctor, evaluate, lineage, plan, preflight, query, report, selftest,
+                serve, view):
     main.add_command(command)
 for group in (env, evidence, gate, protocol, recipes):
     main.add_command(group)

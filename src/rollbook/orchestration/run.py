@@ -59,9 +59,15 @@ LIKENESS = Likeness(ngram=13, jaccard=0.8, boilerplate=0.05)      # 13 words: GP
 ACQUIRED_AT = "2026-11-29"      # the day the generators' version was pinned; part of every raw task
 
 
-def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress) -> int:
-    """Runs all stages into a new folder; returns the exit code. Everything that can be refused is refused before it is made."""
+def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: str | None = None) -> int:
+    """Runs all stages (or those up to `until`) into a new folder; returns the exit code.
+
+    Everything that can be refused is refused before the folder is made.
+    """
     recipe = _without_home(recipe)
+    if until is not None and until not in recipe.settings.stages:
+        raise RecipeError("the recipe has no stage to stop after by this name", got=until,
+                          fix=f"one of {', '.join(recipe.settings.stages)}")
     _check_supported(recipe.settings)
     dtype = prepare(recipe.settings.run)
     progress.note("loading the model")
@@ -72,7 +78,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress) -> int:
     with (Ledger.create(out, _manifest(recipe, policy)) as ledger,
           _session(recipe, ledger, (policy, sides), progress, dtype) as session):
         ledger.append(recipe)
-        return _from_start(session, acquired)
+        return _from_start(session, acquired, until)
 
 
 def resume_run(out: Path, progress: Progress) -> int:
@@ -95,15 +101,15 @@ def resume_run(out: Path, progress: Progress) -> int:
             return _go(session, _rewind(session))
 
 
-def _from_start(session: Session, acquired: Acquired) -> int:
+def _from_start(session: Session, acquired: Acquired, until: str | None = None) -> int:
     """Everything after the recipe: sources, the first policy, the stages."""
     _record_sources(session, acquired)
     session.versions[START] = session.publisher.publish(START, None, (), optimizer=None)
     session.resident = session.versions[START].id
-    return _go(session, None)
+    return _go(session, None, until)
 
 
-def _go(session: Session, state: StepState | None) -> int:
+def _go(session: Session, state: StepState | None, until: str | None = None) -> int:
     """The stages that are not done yet, in graph order."""
     stages = session.settings.stages
     names = order(stages, session.settings.rewards)
@@ -122,6 +128,9 @@ def _go(session: Session, state: StepState | None) -> int:
             except Diverged as error:
                 session.ledger.append(RunEnd(status="diverged", detail=str(error), observed=_spent(session)))
                 raise
+            if name == until:
+                session.progress.note(f"stopped after {name}, as asked: `rollbook resume {session.root}` goes on")
+                return 0
     session.ledger.append(undecided(session.versions[names[-1]]))
     session.ledger.append(RunEnd(status="completed", detail="", observed=_spent(session)))
     return 0
