@@ -74,16 +74,15 @@ def _write(place: Path, result: Mapping[str, Any]) -> None:
 
 
 def _show(found: Definition, verdict: Verdict) -> None:
-    """The table of levels and the verdict, with every denominator."""
-    from rollbook.cli_output import table
-
-    rows = []
+    """The levels with what they spent, the effect and the verdict, with every denominator."""
+    click.echo(f"{found.metric}: interquartile mean over seeds with its 95% interval; what was spent is a mean per run")
+    width = max(map(len, verdict.levels))
     for name, level in verdict.levels.items():
         iqm = level.iqm
-        shown = f"{iqm.estimate:.4f} ({iqm.low:.4f} to {iqm.high:.4f})" if iqm else "-"
-        rows.append((name, shown, str(len(level.scores)), str(len(level.diverged)), *(f"{n:,.0f}" for n in level.spent.values())))
-    table(f"{found.metric}, interquartile mean over seeds with its 95% interval; what was spent is a mean per run",
-          ("level", "score", "seeds", "diverged", "tokens generated", "tokens trained", "attempts"), rows)
+        shown = f"{iqm.estimate:.4f} ({iqm.low:.4f} to {iqm.high:.4f})" if iqm else "no score"
+        gone = f", {len(level.diverged)} diverged" if level.diverged else ""
+        spent = ", ".join(f"{what} {value:,.0f}" for what, value in level.spent.items())
+        click.echo(f"  {name:<{width}}  {shown}, {len(level.scores)} seeds{gone}\n  {'':<{width}}  {spent}")
     if verdict.effect is not None:
         effect = verdict.effect
         click.echo(f"{found.treatment} less {found.baseline}: {effect.estimate:+.4f}, 95% interval {effect.low:+.4f} to "

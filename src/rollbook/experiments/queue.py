@@ -21,7 +21,7 @@ from rollbook.evidence.errors import EvidenceError
 from rollbook.experiments import runs
 from rollbook.experiments.definition import Definition
 from rollbook.experiments.runs import Outcome
-from rollbook.ledger.layout import write_durably
+from rollbook.ledger.layout import refusing, write_durably
 from rollbook.recipes import load, resolve
 from rollbook.records import ResolvedRecipe, canonical, content_id, digest, encode
 
@@ -58,8 +58,9 @@ def commit(out: Path, definition: Definition) -> str:
         if (out / "runs").exists():
             raise EvidenceError(f"{out} has runs and no plan", got=str(out / "runs"),
                                 why="runs that came before their rule decide nothing", fix="choose another folder")
-        out.mkdir(parents=True, exist_ok=True)
-        write_durably(file, json.dumps(made, indent=1, ensure_ascii=False).encode())
+        with refusing(f"the plan could not be written to {out}"):
+            out.mkdir(parents=True, exist_ok=True)
+            write_durably(file, json.dumps(made, indent=1, ensure_ascii=False).encode())
         return str(made["hash"])
     try:
         held = json.loads(file.read_text(encoding="utf-8"))

@@ -39,7 +39,8 @@ def resolve(document: Document, scale: str, overrides: Sequence[str] = (), assum
         settings = supplied(settings, assumed, problems)
     settings = overlay.overridden(settings, overrides, objective.fields(), problems)
     problems.raise_any(subject)
-    _refuse_unknown(settings, subject, [name for name in document.scales if name != scale and not unknowns(document, name)])
+    _refuse_unknown(settings, document.name, scale,
+                    [name for name in document.scales if name != scale and not unknowns(document, name)])
     decoded = _decoded(settings, document.file, problems)
     problems.raise_any(subject)
     assert decoded is not None
@@ -58,17 +59,18 @@ def unknowns(document: Document, scale: str) -> tuple[tuple[str, Entry], ...]:
     return tuple((path, entry) for path, entry in entries(settings) if entry.unknown)
 
 
-def _refuse_unknown(settings: Tree, subject: str, smaller: Iterable[str]) -> None:
+def _refuse_unknown(settings: Tree, name: str, scale: str, smaller: Iterable[str]) -> None:
     missing = [(path, entry) for path, entry in entries(settings) if entry.unknown]
     if not missing:
         return
     width = max(len(path) for path, _ in missing)
     rows = [f"    {path:<{width}}  {entry.note} (typical, I: {entry.typical})" for path, entry in missing]
-    raise RecipeError("\n".join([f"{subject} cannot start: {len(missing)} values are not disclosed", *rows]),
+    raise RecipeError("\n".join([f"recipe {name} at scale {scale} cannot start: {len(missing)} values are not disclosed", *rows]),
                       why="what is not known is not invented; a typical value is inferred from other systems (I), one that you "
                           "supply is recorded as yours",
-                      fix=" or ".join(["add --set PATH=VALUE for each", "give them in a file with --assume FILE",
-                                       *(f"use --scale {scale}" for scale in smaller)]))
+                      fix=" or ".join(["add --set PATH=VALUE for each", "give them in a file with --assume FILE"
+                                       f" (`rollbook recipes template {name} --scale {scale}` begins one)",
+                                       *(f"use --scale {other}" for other in smaller)]))
 
 
 def _decoded(settings: Tree, source: str, problems: Problems) -> Settings | None:
