@@ -57,7 +57,8 @@ class Machine:
                                      metrics={"rollout/tokens": 50.0}))
             accuracy = Interval(estimate=right / 8, low=0.0, high=1.0, level=0.95, method="exact", count=8)
             ledger.append(EvalReport(protocol="p", stage="final_eval", policy="p", weights="w", accuracy=accuracy,
-                                     format_rate=None, unscored=0, in_family=True, outcomes=outcomes, by_family={}, mean_tokens=3.0))
+                                     format_rate=None, unscored=0, in_family=True, outcomes=outcomes, by_family={},
+                                     mean_tokens=3.0))
             if len(self.calls) == self.stop_at:
                 return 130
             ledger.append(RunEnd(status="completed", detail=""))
