@@ -14,7 +14,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile
 STRICT := $(wildcard $(addprefix src/rollbook/,records objectives experience evaluation recipes))
 
-.PHONY: pipelines help install demo demo-tiny demo-seeds test lint mutants soak faults bench bench-math bench-verifier bench-curation bench-peers bench-recording bench-recording-share clean
+.PHONY: pipelines help install demo demo-tiny demo-seeds test lint browser mutants soak faults bench bench-math bench-verifier bench-curation bench-peers bench-recording bench-recording-share clean
 
 help:
 	@printf '%s\n' 'make demo        install, then train the built-in recipe at lab scale (runs/demo)' \
@@ -22,6 +22,7 @@ help:
 	  'make demo-seeds  lab scale with seeds 1, 2 and 3, then the pooled interval' \
 	  'make test        install, then lint, types, layers and tests' \
 	  'make lint        ruff, mypy and import-linter' \
+	  'make browser     the viewer in a real headless Chromium' \
 	  'make mutants     every hazard reintroduced: each must fail a test' \
 	  'make soak        kill -9 at every write boundary and at random instants (about half an hour)' \
 	  'make faults      every fault put into the producer, and the table of what caught it' \
@@ -83,6 +84,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check src tests
 	$(BIN)/mypy $(STRICT)
 	$(BIN)/lint-imports
+
+# Debian and Ubuntu: apt-get install chromium; CHROMIUM names another one.
+browser: $(STAMP)
+	$(PIP) install --quiet --constraint constraints.txt '.[browser]'
+	$(BIN)/python -m pytest -m browser -p no:xdist tests/browser
 
 mutants: $(STAMP)
 	$(BIN)/python scripts/mutants.py --jobs 2

@@ -72,6 +72,28 @@ def gate_decide(run_folder: Path, decision: Literal["allow", "refuse"] | None, p
                f"signed with key {fingerprint(public_key(private_key))}")
 
 
+@gate.command("incident")
+@RUN
+@click.option("--stage", help="With whose policy. Default: the last stage's.")
+@click.option("--what", required=True, help="What happened.")
+@click.option("--reporter", required=True, help="Who reports it.")
+@click.option("--severity", type=click.Choice(["minor", "major", "critical"]), default="minor", show_default=True)
+@click.option("--rollback", is_flag=True, help="Also take the permission back; signed, so it needs --key.")
+@click.option("--key", "private_key", type=FILE, help="Private key that signs the rollback.")
+def gate_incident(run_folder: Path, stage: str | None, rollback: bool, private_key: Path | None, **said: str) -> None:
+    """Record an incident with a policy of RUN; with --rollback nobody may load it from now on."""
+    from rollbook.cli_output import check_existing_run
+
+    check_existing_run(run_folder)
+    from rollbook.orchestration.permission import report_incident
+
+    told = {**said, "action": "rollback" if rollback else "none"}
+    made = report_incident(run_folder, stage, told, now=datetime.now(UTC), private_key=private_key)
+    click.echo(f"recorded against weights {made.incident.weights[:16]}: {made.incident.what}")
+    if made.rollback is not None:
+        click.echo(f"its permission is taken back; go back to {made.stage or 'the policy'} with weights {made.rollback[:16]}")
+
+
 @gate.command("check")
 @RUN
 @click.option("--stage", help="Whose policy. Default: the last stage's.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,8 +16,10 @@ import click
 @click.option("--max-tokens", default=512, show_default=True, help="Tokens of one answer at most.")
 @click.option("--fixed-sampling", is_flag=True, help="The server's sampling holds, whatever a request says.")
 @click.option("--record", type=click.Path(path_type=Path), help="File that gets exact ids, log-probs and versions a call.")
-def serve(model: str, port: int, token: str | None, dialect: str, max_tokens: int, fixed_sampling: bool,
-          record: Path | None) -> None:
+@click.option("--require-gate", "gate_key", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PUBLIC_KEY",
+              help="Serve nothing but what a signed decision permits; MODEL is then RUN or RUN:STAGE.")
+@click.option("--for", "wanted", multiple=True, metavar="AUTHORITY", help="What the permission must reach. Repeatable.")
+def serve(model: str, port: int, token: str | None, gate_key: Path | None, wanted: tuple[str, ...], **said: Any) -> None:
     """Serve MODEL, a folder, a hub name or a built-in name: chat, completions, tools, streaming. Ends with Ctrl-C."""
     import importlib.util
     import time
@@ -28,12 +31,18 @@ def serve(model: str, port: int, token: str | None, dialect: str, max_tokens: in
         raise ModelError("serving needs packages that are not installed", got=", ".join(absent),
                          fix="pip install 'rollbook[serve]'")
     from rollbook.records.recipe import SamplingSettings
-    from rollbook.serve.loaded import gateway_of
+    from rollbook.serve.loaded import gateway_of, gateway_over
     from rollbook.serve.running import CallLog, serving
 
-    log = CallLog(record) if record is not None else None
+    if wanted and gate_key is None:
+        raise ModelError("--for asks for a permission", got=", ".join(wanted), why="without --require-gate nothing is checked",
+                         fix="give --require-gate PUBLIC_KEY")
+    policy = None if gate_key is None else _permitted(model, gate_key, wanted)
+    log = CallLog(said["record"]) if said["record"] is not None else None
     sampling = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
-    gateway = gateway_of(model, dialect, sampling, max_tokens=max_tokens, fixed=fixed_sampling, told=log)
+    how: Any = {"max_tokens": said["max_tokens"], "fixed": said["fixed_sampling"], "told": log}
+    gateway = (gateway_of(model, said["dialect"], sampling, **how) if policy is None
+               else gateway_over(policy, said["dialect"], sampling, **how))
     with serving(gateway, port=port, token=token, model=model) as served:
         click.echo(f"base url  {served.address}/v1")
         click.echo(f"  for an attempt of its own  {served.base_url('NAME')}\ntoken     {served.token}")
@@ -44,3 +53,13 @@ def serve(model: str, port: int, token: str | None, dialect: str, max_tokens: in
             click.echo("stopped")
     if log is not None:
         log.close()
+
+
+def _permitted(model: str, key: Path, wanted: tuple[str, ...]) -> Any:
+    """The policy of RUN[:STAGE], once its signed decision permits it now, for what is wanted, with these very weights."""
+    from rollbook.cli_output import check_existing_run
+    from rollbook.orchestration.permission import load_policy
+
+    run, _, stage = (model, "", "") if Path(model).is_dir() else model.rpartition(":")
+    check_existing_run(Path(run or model))
+    return load_policy(Path(run or model), stage or None, require_gate=True, key=key.read_bytes(), wanted=wanted)

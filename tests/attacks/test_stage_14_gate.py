@@ -1,9 +1,13 @@
 """Stage 14: offline success mistaken for permission."""
 
+import base64
 import dataclasses
+import functools
+import hashlib
+import json
 import shutil
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from attacked import assert_caught, attacked, rows
@@ -11,11 +15,11 @@ from click.testing import CliRunner
 
 from rollbook.cli import main
 from rollbook.evaluation.gate import document, undecided
-from rollbook.evaluation.signing import new_key, sign
+from rollbook.evaluation.signing import GateRefused, new_key, sign
 from rollbook.ledger import Ledger
 from rollbook.orchestration import permission, run, stages
 from rollbook.orchestration.permission import Finished, Wish, decide
-from rollbook.records import GateDecision, Scored
+from rollbook.records import GateDecision, Incident, Scored
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 RIGHT = {"start_eval": 12, "cold_eval": 6, "final_eval": 9}      # of 16: these tests do not hang on what a tiny model learns
@@ -108,7 +112,7 @@ def test_a_run_that_allows_itself_is_caught(warm, tmp_path, monkeypatch):
 @pytest.mark.fault(stage=14, injection="a complete `allow` is recorded without a signature")
 def test_a_permission_without_a_signature_is_caught(copy, key, monkeypatch):
     with monkeypatch.context() as m:
-        m.setattr(permission, "signed", lambda ledger, decision, private_key: decision)
+        m.setattr(permission, "signed", lambda ledger, decision, *rest: decision)
         decide(copy, WISH, private_key=key, now=NOW)
     assert_caught(copy, 14, record="GateDecision", evidence="not signed")
 
@@ -214,7 +218,7 @@ def test_a_rollback_to_an_unknown_policy_is_caught(copy, key, monkeypatch):
 def test_a_reused_signature_is_caught(copy, key, monkeypatch):
     refusal = decide(copy, wish(decision="refuse"), private_key=key, now=NOW)
     with monkeypatch.context() as m:
-        m.setattr(permission, "sign", lambda covered, private_key: sign(document(refusal), private_key))
+        m.setattr(permission, "sign", lambda covered, private_key, checkpoint: sign(document(refusal), private_key, checkpoint))
         decide(copy, WISH, private_key=key, now=NOW)
     assert_caught(copy, 14, record="GateDecision", evidence="another document")
 
@@ -326,3 +330,93 @@ def test_words_that_are_no_decision_are_refused(copy, key, tmp_path):
     assert unusable.exit_code == 2 and "private key" in unusable.output
     wrong = command("check", copy, "--key", key)                               # the private key where the public one belongs
     assert wrong.exit_code != 0 and key.read_text().splitlines()[1] not in wrong.output
+
+
+def test_the_statement_names_the_decision_and_every_file_of_the_checkpoint(copy, key):
+    made = decide(copy, WISH, private_key=key, now=NOW)
+    bundle = json.loads(Ledger.open(copy, write=False).get(made.signature))
+    statement = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+    named = {item["name"]: item["digest"] for item in statement["predicate"]["resources"]}
+    assert statement["_type"].startswith("https://in-toto.io/Statement/")
+    assert {name.removeprefix("checkpoint/"): value for name, value in named.items() if name != "decision.json"} == made.files
+    assert named["decision.json"] == hashlib.sha256(document(made)).hexdigest() and len(made.files) >= 3
+
+
+def test_a_rollback_takes_the_permission_back_and_says_what_to_use(copy, key):
+    public = key.with_suffix(".pub").read_bytes()
+    made = decide(copy, WISH, private_key=key, now=NOW)
+    later = NOW + timedelta(hours=1)
+    told = {"what": "answers in the wrong language", "severity": "major", "reporter": "maria", "action": "none"}
+    permission.report_incident(copy, None, told, now=later, private_key=None)
+    assert permission.check(copy, None, key=public, now=later, wanted=()) == made
+    with pytest.raises(GateRefused, match="no key"):
+        permission.report_incident(copy, None, {**told, "action": "rollback"}, now=later, private_key=None)
+    done = permission.report_incident(copy, None, {**told, "action": "rollback"}, now=later, private_key=key)
+    assert (done.stage, done.rollback) == ("cold_start", made.rollback)
+    with pytest.raises(GateRefused, match="no permission"):
+        permission.check(copy, None, key=public, now=later, wanted=())
+    with pytest.raises(GateRefused, match="no permission stands"):
+        permission.report_incident(copy, None, {**told, "action": "rollback"}, now=later, private_key=key)
+
+
+def test_an_incident_that_rolls_back_holds_even_where_the_refusal_after_it_is_missing(copy, key):
+    public = key.with_suffix(".pub").read_bytes()
+    made = decide(copy, WISH, private_key=key, now=NOW)
+    with Ledger.open(copy) as ledger:
+        ledger.append(Incident(weights=made.weights, what="leaks", severity="critical", reporter="maria", action="rollback",
+                               reported="2026-11-29T13:00:00Z"))
+    with pytest.raises(GateRefused, match="taken back"):
+        permission.check(copy, None, key=public, now=NOW + timedelta(hours=2), wanted=())
+
+
+def test_only_a_permitted_policy_is_loaded_where_the_gate_is_required(copy, key, monkeypatch):
+    public = key.with_suffix(".pub").read_bytes()
+    load = functools.partial(permission.load_policy, copy, require_gate=True, key=public, now=NOW)
+    with pytest.raises(GateRefused, match="no permission"):
+        load()
+    decide(copy, WISH, private_key=key, now=NOW)
+    assert load(wanted=("serve-internal",)).decoder is not None
+    assert permission.load_policy(copy, "cold_start", require_gate=False).decoder is not None
+    refusals = [("no permission", {"stage": "cold_start"}), ("does not reach", {"wanted": ("serve-public",)}),
+                ("has expired", {"now": datetime(2027, 3, 1, tzinfo=UTC)}), ("no key", {"key": None}),
+                ("signature does not hold", {"key": new_key()[1]})]
+    for words, changed in refusals:
+        with pytest.raises(GateRefused, match=words):
+            load(**changed)
+    real = permission.read_policy
+
+    def exchanged(folder, *, source):
+        policy = real(folder, source=source)
+        next(iter(policy.decoder.parameters())).data[0] += 1.0
+        return policy
+
+    monkeypatch.setattr(permission, "read_policy", exchanged)
+    with pytest.raises(GateRefused, match="not the permitted ones"):
+        load()
+
+
+def test_a_server_that_requires_the_gate_loads_nothing_else(copy, key, tmp_path, monkeypatch):
+    public, loaded = str(key.with_suffix(".pub")), []
+    monkeypatch.setattr("rollbook.serve.loaded.gateway_over", lambda policy, *rest, **how: loaded.append(policy) or 1 / 0)
+
+    def served(*arguments):
+        return CliRunner().invoke(main, ["serve", *arguments])
+
+    assert "no permission" in served(str(copy), "--require-gate", public).output
+    assert "not a run folder" in served(str(tmp_path), "--require-gate", public).output
+    assert "asks for a permission" in served(str(copy), "--for", "serve-internal").output
+    decide(copy, WISH, private_key=key, now=datetime.now(UTC) - timedelta(seconds=5))
+    assert "does not reach" in served(f"{copy}:rl", "--require-gate", public, "--for", "serve-public").output
+    assert "no permission" in served(f"{copy}:cold_start", "--require-gate", public).output
+    assert not loaded
+    assert isinstance(served(f"{copy}:rl", "--require-gate", public, "--for", "serve-internal").exception, ZeroDivisionError)
+    assert len(loaded) == 1
+
+
+def test_an_incident_is_reported_on_the_command_line(copy, key):
+    decide(copy, WISH, private_key=key, now=datetime.now(UTC))
+    done = CliRunner().invoke(main, ["gate", "incident", str(copy), "--what", "leaks", "--reporter", "maria", "--rollback",
+                                     "--key", str(key)])
+    assert done.exit_code == 0 and "go back to cold_start" in done.output, done.output
+    after = CliRunner().invoke(main, ["gate", "check", str(copy), "--key", str(key.with_suffix(".pub"))])
+    assert after.exit_code == 1 and "no permission" in after.output

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rollbook.evaluation.signing import GateRefused, verify
+from rollbook.evaluation.signing import GateRefused, covers, verify
 from rollbook.evaluation.statistics import wilson
 from rollbook.records import EvalReport, GateDecision, PolicyVersion, ProtocolBundle, RecordError, Task, canonical, digest, encode
 
@@ -41,10 +41,11 @@ class Breach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed:
-    """A decision and the bundle that signs it, None where there is none."""
+    """A decision and the bundle that signs it, None where there is none; `checkpoint` is where the files it is about lie."""
 
     decision: GateDecision
     bundle: bytes | None
+    checkpoint: Path | None = None
 
 
 def undecided(policy: PolicyVersion) -> GateDecision:
@@ -247,8 +248,9 @@ def check_gate(signed: Signed, files: Mapping[str, str], *, key: bytes, now: dat
         raise GateRefused("this is not the signature that the decision names",
                           got=f"{digest(signed.bundle)[:16]} for {decision.signature[:16]}",
                           why="one of the two was exchanged", fix="restore them from a copy of the run")
-    verify(document(decision), signed.bundle, key)
+    covers(signed.bundle, document(decision))
     _same_policy(decision, files)
+    verify(document(decision), signed.bundle, key, signed.checkpoint)
     _in_time(decision, now)
     beyond = sorted(set(wanted) - set(decision.authority_limits))
     if beyond:

@@ -15,6 +15,7 @@ from typing import Any
 from rollbook.records import RollbookError, digest
 
 FILE = "decision.json"
+CHECKPOINT = "checkpoint"
 
 
 class SigningUnavailable(RollbookError):
@@ -31,27 +32,39 @@ class KeyRefused(RollbookError):
     """A key file that cannot be used."""
 
 
-def sign(document: bytes, private_key: Path) -> bytes:
-    """The Sigstore bundle that signs a folder holding the document alone, with the key in this file."""
-    signing = _signing()
+def sign(document: bytes, private_key: Path, checkpoint: Path | None = None) -> bytes:
+    """The Sigstore bundle whose in-toto statement names the document and every file of the checkpoint, signed with this key."""
+    signing, hashing = _signing()
     public_key(private_key)                 # refuses an unusable key before anything is written
     with tempfile.TemporaryDirectory(prefix="rollbook-gate-") as name:
-        folder, bundle = _folder(Path(name), document), Path(name) / "bundle"
-        signing.Config().use_elliptic_key_signer(private_key=private_key).sign(folder, bundle)
+        folder, bundle = _folder(Path(name), document, checkpoint), Path(name) / "bundle"
+        how = hashing.Config().set_allow_symlinks(True)
+        signing.Config().use_elliptic_key_signer(private_key=private_key).set_hashing_config(how).sign(folder, bundle)
         return bundle.read_bytes()
 
 
-def verify(document: bytes, bundle: bytes, key: bytes) -> None:
-    """Returns when the bundle signs exactly this document with the private half of `key`; GateRefused otherwise."""
+def verify(document: bytes, bundle: bytes, key: bytes, checkpoint: Path | None = None) -> None:
+    """Returns when the bundle signs exactly this document with the private half of `key`; GateRefused otherwise.
+
+    A bundle that also names the files of a checkpoint needs the folder they lie in, and holds for exactly those files.
+    """
     verifying = _verifying()
     print_of_key = fingerprint(key)
-    _statement(bundle, hashlib.sha256(document).hexdigest())
+    whole = covers(bundle, document)
+    if whole and checkpoint is None:
+        raise GateRefused("the files that this signature is over are not here", got="no checkpoint folder",
+                          why="it holds for the decision and these files together",
+                          fix="restore the checkpoint, then check again")
     with tempfile.TemporaryDirectory(prefix="rollbook-gate-") as name:
-        folder, public, stored = _folder(Path(name), document), Path(name) / "key", Path(name) / "bundle"
+        folder, public, stored = (_folder(Path(name), document, checkpoint if whole else None), Path(name) / "key",
+                                  Path(name) / "bundle")
         public.write_bytes(key)
         stored.write_bytes(bundle)
         try:
-            verifying.Config().use_elliptic_key_verifier(public_key=public).verify(folder, stored)
+            how = verifying.Config().use_elliptic_key_verifier(public_key=public)
+            if whole:
+                how.set_hashing_config(_signing()[1].Config().set_allow_symlinks(True))
+            how.verify(folder, stored)
         except Exception as error:          # the verifier raises many kinds; all mean that the signature does not hold
             raise GateRefused("the signature does not hold", got=f"{type(error).__name__} {error}".strip()[:200],
                               why=f"it was not made over this decision with the key {print_of_key[:16]}",
@@ -102,15 +115,23 @@ def _curve(public: Any) -> None:
         raise ValueError("not a key on one of these curves")
 
 
-def _folder(root: Path, document: bytes) -> Path:
+def _folder(root: Path, document: bytes, checkpoint: Path | None) -> Path:
+    """What is signed: the document, and beside it the checkpoint's files by link."""
     folder = root / "decision"
     folder.mkdir()
     (folder / FILE).write_bytes(document)
+    for file in sorted(checkpoint.rglob("*")) if checkpoint is not None else ():
+        if file.is_file():
+            link = folder / CHECKPOINT / file.relative_to(checkpoint or root)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(file.resolve())
     return folder
 
 
-def _statement(bundle: bytes, wanted: str) -> None:
-    """Refuses a bundle that does not name the document's hash, or names anything besides: it signs something else."""
+def covers(bundle: bytes, document: bytes) -> bool:
+    """Whether the statement also names the files of the decision. Refuses one that does not name the document's hash, or names
+    anything besides: it signs something else."""
+    wanted = hashlib.sha256(document).hexdigest()
     try:
         read = json.loads(bundle)
         hint = read["verificationMaterial"]["publicKey"]["hint"]
@@ -120,19 +141,31 @@ def _statement(bundle: bytes, wanted: str) -> None:
         raise GateRefused("the signature is not a bundle of model-signing", got=f"{type(error).__name__}: {error}"[:120],
                           why="nothing that was signed can be read from it",
                           fix="have it decided and signed again") from error
-    if named != {FILE: ("sha256", wanted)} or not hint:
+    files = {f"{CHECKPOINT}/{name}": ("sha256", value) for name, value in _files(document).items()}
+    alone = {FILE: ("sha256", wanted)}
+    if named not in (alone, alone | files) or not hint:
         signed = named.get(FILE, ("", "nothing"))[1]
         raise GateRefused("the signature is of another document", got=f"{signed[:16]} for {wanted[:16]}",
                           why="the decision was changed after it was signed, or the signature was taken from another one",
                           fix="have it decided and signed again")
+    return bool(files) and named != alone
 
 
-def _signing() -> Any:
+def _files(document: bytes) -> dict[str, str]:
+    """The files that a decision names, with their hashes."""
     try:
-        from model_signing import signing
+        held = json.loads(document)["decision"]["files"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return {str(name): str(value) for name, value in held.items()} if isinstance(held, dict) else {}
+
+
+def _signing() -> tuple[Any, Any]:
+    try:
+        from model_signing import hashing, signing
     except ImportError as error:
         raise _missing(error) from error
-    return signing
+    return signing, hashing
 
 
 def _verifying() -> Any:

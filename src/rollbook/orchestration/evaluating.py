@@ -54,7 +54,7 @@ from rollbook.records import (
     encode,
 )
 from rollbook.records.graph import START
-from rollbook.records.recipe import Evaluate, RunSettings
+from rollbook.records.recipe import Evaluate, RewardSettings, RunSettings
 from rollbook.rewards import MagistralJudge, package_versions
 from rollbook.rewards.magistral import format_gate
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
@@ -74,6 +74,12 @@ def freeze(run: Path, stage: str | None, *, name: str, trials: int | None, aggre
         raise LedgerError("no evaluation stage of this run has this name", got=repr(stage),
                           fix=f"one of {', '.join(stages) or 'none: this run evaluates nothing'}")
     settings, told = recipe.settings, stages[chosen]
+    if settings.environment is not None or not isinstance(settings.reward, RewardSettings):
+        raise ProtocolRefused("only single-turn tasks with the reward `magistral` can be frozen into a protocol so far",
+                              got=f"reward {type(settings.reward).__name__}, "
+                                  f"{'with' if settings.environment is not None else 'without'} an environment",
+                              why="`rollbook eval` asks each task once; the run's own evaluation stages do more",
+                              fix="compare the evaluation stages of such runs in their reports")
     tasks = _heldout(ledger, next((r for r in ledger.records(EvalReport) if r.stage == chosen), None))
     raw_of = {content_id(raw): raw for raw in ledger.records(RawTask)}
     with MagistralJudge(settings.reward) as judge:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -23,10 +23,12 @@ from rollbook.evaluation.gate import (
 )
 from rollbook.evaluation.signing import GateRefused, public_key, sign
 from rollbook.ledger import Ledger
+from rollbook.models.load import Policy, read_policy
 from rollbook.models.weights import read_tensors, weight_hash
 from rollbook.records import (
     EvalReport,
     GateDecision,
+    Incident,
     LedgerError,
     PolicyVersion,
     ProtocolBundle,
@@ -35,7 +37,9 @@ from rollbook.records import (
     StageEnd,
     Task,
     content_id,
+    decode,
 )
+from rollbook.records.evaluation import INCIDENT_ACTIONS
 from rollbook.records.graph import START
 
 
@@ -104,7 +108,8 @@ def decide(run: Path, wish: Wish, *, private_key: Path, now: datetime) -> GateDe
             raise GateRefused("this decision cannot be made",
                               got="; ".join(one.evidence for one in broken), why="the rules of the gate are not kept",
                               fix="; ".join(dict.fromkeys(one.remedy for one in broken)))
-        decision = signed(ledger, drafted, private_key)
+        folder = held.checkpoints.get(drafted.policy)
+        decision = signed(ledger, drafted, private_key, ledger.root / folder if folder is not None else None)
         ledger.append(decision)
         return decision
 
@@ -120,10 +125,10 @@ def draft(held: Finished, root: Path, wish: Wish, now: datetime) -> GateDecision
                    expires=None if wish.expires is None else stamp(moment(wish.expires)))
 
 
-def signed(ledger: Ledger, decision: GateDecision, private_key: Path) -> GateDecision:
-    """The decision with its signature; bundle and public key are kept as objects of the run."""
+def signed(ledger: Ledger, decision: GateDecision, private_key: Path, checkpoint: Path | None = None) -> GateDecision:
+    """The decision with its signature, over it and the files of its checkpoint; bundle and public key are objects of the run."""
     named = replace(decision, public_key=ledger.put(public_key(private_key)))
-    return replace(named, signature=ledger.put(sign(document(named), private_key)))
+    return replace(named, signature=ledger.put(sign(document(named), private_key, checkpoint)))
 
 
 def check(run: Path, stage: str | None, *, key: bytes, now: datetime, wanted: Collection[str]) -> GateDecision:
@@ -137,9 +142,85 @@ def check(run: Path, stage: str | None, *, key: bytes, now: datetime, wanted: Co
                           fix="have it decided: `rollbook gate decide`")
     bundle = None if decision.signature is None else ledger.get(decision.signature)
     folder = held.checkpoints.get(policy.id)
-    files = {} if folder is None else policy_files(ledger.root / folder)
-    check_gate(Signed(decision=decision, bundle=bundle), files, key=key, now=now, wanted=wanted)
+    place = None if folder is None else ledger.root / folder
+    files = {} if place is None else policy_files(place)
+    check_gate(Signed(decision=decision, bundle=bundle, checkpoint=place), files, key=key, now=now, wanted=wanted)
+    _no_incident(ledger, decision)
     return decision
+
+
+def _no_incident(ledger: Ledger, decision: GateDecision) -> None:
+    """Refuses a permission that an incident took back after it was given."""
+    for incident in ledger.records(Incident):
+        later = incident.reported >= (decision.decided or "")
+        if incident.weights == decision.weights and incident.action == "rollback" and later:
+            raise GateRefused("this permission was taken back", got=f"{incident.severity} incident of {incident.reported}: "
+                              f"{incident.what[:200]}", why=f"{incident.reporter} rolled the policy back",
+                              fix=f"use the weights {(decision.rollback or 'of an earlier policy')[:16]}, or decide again")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """An incident on record, with what to go back to where it took a permission back."""
+
+    incident: Incident
+    rollback: str | None
+    stage: str | None
+
+
+def report_incident(run: Path, stage: str | None, told: Mapping[str, str], *, now: datetime,
+                    private_key: Path | None) -> Reported:
+    """Records an incident with a stage's policy. A `rollback` is signed: it refuses the policy and says what to go back to."""
+    action = told["action"]
+    if action not in INCIDENT_ACTIONS or not told["what"].strip() or not told["reporter"].strip():
+        raise RecordError("an incident says what happened, who reports it, and what is done", got=str(dict(told))[:200],
+                          fix=f"--what and --reporter; the action is one of {', '.join(INCIDENT_ACTIONS)}")
+    with Ledger.open(run) as ledger:
+        held = finished(ledger)
+        policy = held.version(stage)
+        incident = decode(Incident, {**told, "weights": policy.weights, "reported": stamp(now)}, "incident")
+        if action != "rollback":
+            ledger.append(incident)
+            return Reported(incident=incident, rollback=None, stage=None)
+        before = _last(ledger, policy.id)
+        if private_key is None or before is None or before.decision != "allow":
+            raise GateRefused("a rollback takes a permission back, with a signature",
+                              got="no key" if private_key is None else "no permission stands",
+                              why="what is served changes by it",
+                              fix="--key, and a policy that is allowed; or leave --rollback out")
+        refusal = replace(undecided(policy), decision="refuse", files=before.files, decided=stamp(now), rollback=before.rollback,
+                          incidents=before.incidents)
+        _check_order(ledger, refusal)
+        folder = held.checkpoints.get(policy.id)
+        made = signed(ledger, refusal, private_key, None if folder is None else ledger.root / folder)
+        ledger.append_many([incident, made])
+        back = next((name for name, version in held.ended.items() if version.weights == before.rollback), None)
+        return Reported(incident=incident, rollback=before.rollback, stage=back)
+
+
+def load_policy(run: Path, stage: str | None = None, *, require_gate: bool, key: bytes | None = None,
+                wanted: Collection[str] = (), now: datetime | None = None) -> Policy:
+    """The policy that a stage ended with. With `require_gate` only one whose signed permission covers what is wanted now, and
+    whose weights, as they were read, are the permitted ones."""
+    decision: GateDecision | None = None
+    if require_gate:
+        if key is None:
+            raise GateRefused("a permission is checked with a public key", got="no key", why="anyone could have signed it",
+                              fix="give the key that you trust")
+        decision = check(run, stage, key=key, now=now or datetime.now(UTC), wanted=wanted)
+    ledger = Ledger.open(run, write=False)
+    held = finished(ledger)
+    version = held.version(stage)
+    folder = held.checkpoints.get(version.id)
+    if folder is None:
+        raise LedgerError("the weights of this policy were not kept", got=f"{ledger.root.name}:{stage}",
+                          why="only what a stage trained leaves a checkpoint", fix="name a stage that trains")
+    policy = read_policy(ledger.root / folder, source=f"{ledger.root.name}:{stage or version.stage}")
+    found = weight_hash(policy.decoder.named_parameters())
+    if found != version.weights or (decision is not None and found != decision.weights):
+        raise GateRefused("the weights that were read are not the permitted ones", got=found[:16],
+                          why="the checkpoint changed while it was read", fix="restore it from a copy of the run")
+    return policy
 
 
 def _last(ledger: Ledger, policy: str) -> GateDecision | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from rollbook.models.load import load_policy
+from rollbook.models.load import Policy, load_policy
 from rollbook.records import Dialect
 from rollbook.records.recipe import Pretrained, SamplingSettings
 from rollbook.rollouts.dialects import dialect
@@ -21,6 +21,12 @@ def gateway_of(model: str, spoken: str, sampling: SamplingSettings, *, max_token
                told: Callable[[dict[str, object]], None] | None) -> Gateway:
     """The model's weights as version 0 behind a gateway."""
     policy = load_policy(Pretrained(path=model, context=LONGEST))
+    return gateway_over(policy, spoken, sampling, max_tokens=max_tokens, fixed=fixed, told=told)
+
+
+def gateway_over(policy: Policy, spoken: str, sampling: SamplingSettings, *, max_tokens: int, fixed: bool,
+                 told: Callable[[dict[str, object]], None] | None) -> Gateway:
+    """A policy that is already loaded, as version 0 behind a gateway."""
     dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
     engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype, decode=policy.tokenizer.decode)
     engine.load(policy.decoder, 0)

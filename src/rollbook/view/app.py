@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import secrets
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,9 +152,17 @@ def serve(folders: Sequence[Path], *, host: str, port: int, token: bool, tell: A
     door = Door(token=secrets.token_urlsafe(24) if token else None,
                 hosts=frozenset({"127.0.0.1", "localhost", "[::1]"}) if local else None)
     shown = f"[{host}]" if ":" in host else host
+    threading.Thread(target=_warm, args=(list(runs.values()),), daemon=True).start()
     tell(f"http://{shown}:{bound}/" + (f"?token={door.token}" if door.token else ""))
     config = uvicorn.Config(application(runs, door), log_level="warning", access_log=False, server_header=False)
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def _warm(runs: Sequence[HeldRun]) -> None:
+    """Reads the runs while the browser opens; what cannot be read says so on its own page."""
+    for run in runs:
+        with contextlib.suppress(Exception):
+            run.refresh()
 
 
 def _listen(host: str, port: int) -> socket.socket:

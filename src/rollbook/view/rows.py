@@ -67,6 +67,7 @@ class Rows:
         self._files: dict[int, Path] = {}
         self.table: pa.Table = _empty()
         self.components: dict[str, np.ndarray] = {}
+        self._facets: dict[str, list[tuple[str, int]]] | None = None
 
     def refresh(self, events: Iterable[Any]) -> None:
         """Reads the tables that stand in the log now and drops those that do not any more."""
@@ -94,17 +95,21 @@ class Rows:
         self.table = table.append_column("place", pa.array(np.arange(table.num_rows), pa.int64())).combine_chunks()
         self.components = _component_values(self.table["components"])
         self.table = self.table.drop_columns(["components"])
+        self._facets = None
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
     def facets(self) -> dict[str, list[tuple[str, int]]]:
         """Values of each facet with their numbers of rows, most frequent first; absent is `none`."""
+        if self._facets is not None:
+            return self._facets
         found = {}
         for name in FACETS:
             counted = pc.value_counts(pc.fill_null(self.table[name], NONE)).to_pylist() if len(self) else []
             pairs = [(str(one["values"]), int(one["counts"])) for one in counted]
             found[name] = sorted(pairs, key=lambda item: (-item[1], item[0]))
+        self._facets = found
         return found
 
     def versions(self) -> tuple[int, int] | None:
@@ -115,16 +120,17 @@ class Rows:
     def find(self, wanted: Filters) -> Found:
         """A page of the rows that pass every filter."""
         mask = self._mask(wanted)
-        held = self.table if mask is None else self.table.filter(mask)
+        places = np.arange(len(self)) if mask is None else np.flatnonzero(mask.to_numpy())
         key, order = SORTS.get(wanted.sort, SORTS["newest"])
-        pages = max(1, -(-held.num_rows // PAGE))
+        pages = max(1, -(-len(places) // PAGE))
         page = min(max(1, wanted.page), pages)
-        if wanted.sort in ("newest", "oldest") or key == "place":
-            at = np.arange(held.num_rows) if order == "ascending" else np.arange(held.num_rows)[::-1]
-            chosen = pa.array(at[(page - 1) * PAGE:page * PAGE])
-        else:
-            chosen = pc.sort_indices(held, sort_keys=[(key, order), ("place", "ascending")])[(page - 1) * PAGE:page * PAGE]
-        return Found(rows=tuple(held.take(chosen).to_pylist()), count=held.num_rows, total=len(self), page=page, pages=pages)
+        if key != "place":
+            values = np.asarray(self.table[key].to_numpy(), float)[places]
+            places = places[np.argsort(values if order == "ascending" else -values, kind="stable")]     # absent comes last
+        elif order == "descending":
+            places = places[::-1]
+        rows = self.table.take(pa.array(places[(page - 1) * PAGE:page * PAGE]))
+        return Found(rows=tuple(rows.to_pylist()), count=len(places), total=len(self), page=page, pages=pages)
 
     def _mask(self, wanted: Filters) -> Any:
         parts = []

@@ -34,8 +34,8 @@ ALLOWED = {  # the table of the architecture
     "report": {"records", "evidence", "ledger"},
     "cli": LOWER | {"audit", "cli_audit", "cli_checklist", "cli_claims", "cli_curate", "cli_preflight", "cli_env", "cli_eval",
                     "cli_evidence", "cli_plan",
-                    "cli_gate", "cli_inspect", "cli_output", "cli_progress", "cli_recipes", "cli_rerun", "cli_selftest",
-                    "cli_serve", "cli_view", "orchestration", "recipes", "report", "serve", "view"},
+                    "cli_gate", "cli_inspect", "cli_metrics", "cli_output", "cli_progress", "cli_recipes", "cli_rerun",
+                    "cli_selftest", "cli_serve", "cli_view", "orchestration", "recipes", "report", "serve", "view"},
     "experiments": {"records", "evidence", "ledger", "recipes", "evaluation"},
     "cli_rerun": {"records", "evidence", "ledger", "experiments", "cli_output"},
     "cli_card": {"records", "evidence", "recipes", "cli_output"},
@@ -52,9 +52,10 @@ ALLOWED = {  # the table of the architecture
     "cli_inspect": {"records", "ledger", "report", "cli_output"},
     "cli_evidence": {"records", "ledger", "audit", "orchestration", "cli_output", "cli_progress"},
     "view": {"records", "evidence", "ledger", "report"},
+    "cli_metrics": {"records", "report", "cli_output"},
     "cli_view": {"records", "report", "view", "cli_output"},
     "serve": {"records", "models", "rollouts"},
-    "cli_serve": {"records", "serve"},
+    "cli_serve": {"records", "orchestration", "serve", "cli_output"},
     "cli_selftest": {"records", "orchestration"},
     "cli_output": {"records", "recipes"},
     "cli_progress": {"records"},
@@ -63,6 +64,9 @@ HOMES = {"transformers": ("models/", "adapters/trl.py"), "trl": "adapters/trl.py
          "ray": "orchestration/runtimes/ray.py", "bm25s": "environments/builtin/index.py",
          "duckdb": "ledger/query.py", "starlette": ("view/app.py", "serve/app.py"),
          "uvicorn": ("view/app.py", "serve/running.py"),
+         "tensorboard": "report/exports/tensorboard.py", "mlflow": "report/exports/mlflow.py",
+         "wandb": "report/exports/wandb.py", "trackio": "report/exports/trackio.py",
+         "opentelemetry": "report/exports/opentelemetry.py",
          "model_signing": "evaluation/signing.py", "cryptography": "evaluation/signing.py"}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from rollbook.audit.detector import Detector
 from rollbook.audit.index import RunIndex
 from rollbook.evaluation.gate import Ground, breaches, document, evaluations, measure, moment, policy_files
-from rollbook.evaluation.signing import GateRefused, KeyRefused, SigningUnavailable, fingerprint, verify
+from rollbook.evaluation.signing import GateRefused, KeyRefused, SigningUnavailable, covers, fingerprint, verify
 from rollbook.models.weights import read_tensors, weight_hash
 from rollbook.records import GateDecision, LedgerError, PolicyVersion, RecordError, RunEnd, StageEnd
 
@@ -59,11 +59,12 @@ class GateDetector(Detector):
         for breach in breaches(decision, ground):
             self.fail(identity, f"a decision to {decision.decision}: {breach.evidence}", breach.remedy)
         self._order(identity, decision)
+        if decision.decision != "refuse":
+            self._files(run, identity, decision)
         signer = self._signer(run, identity, decision)
         if decision.decision == "refuse":
             self.note(f"refused: version {_index(ground, decision)}, {signer}")
             return
-        self._files(run, identity, decision)
         self.allowed = True
         self.note(self._said(decision, ground, signer))
 
@@ -94,7 +95,10 @@ class GateDetector(Detector):
             return "not signed"
         try:
             key = run.ledger.get(decision.public_key)
-            verify(document(decision), run.ledger.get(decision.signature), key)
+            bundle, checkpoint = run.ledger.get(decision.signature), self._checkpoint(run, decision)
+            if covers(bundle, document(decision)) and checkpoint is None:
+                return f"names the key {fingerprint(key)}, not verified: the files that it also signs are not here"
+            verify(document(decision), bundle, key, checkpoint)
             return f"signed with key {fingerprint(key)} (whether to trust it is yours to say)"
         except SigningUnavailable as error:
             if decision.decision == "allow":
@@ -104,6 +108,12 @@ class GateDetector(Detector):
         except (GateRefused, KeyRefused, LedgerError) as error:
             self.fail(identity, f"{error.what} ({error.got})", error.fix or AGAIN)
             return "signature refused"
+
+    def _checkpoint(self, run: RunIndex, decision: GateDecision) -> Path | None:
+        """Where the files of a decision lie, None where they are not here."""
+        folder = next((end.checkpoint for end in reversed(self.ends) if end.ended == decision.policy and end.checkpoint), None)
+        place = Path(run.ledger.root) / folder if folder is not None else None
+        return place if place is not None and place.is_dir() else None
 
     def _files(self, run: RunIndex, identity: str, decision: GateDecision) -> None:
         """The files of the decision against the checkpoint that lies in the run, and its weights against the policy's."""
