@@ -1,0 +1,68 @@
+"""A run whose tasks have an environment: it trains, its audit is clean, and what was shown or graded otherwise is found."""
+
+import pytest
+from small_runs import Quiet
+
+from rollbook.audit.passage import audit_run
+from rollbook.ledger import Ledger
+from rollbook.orchestration.run import run_recipe
+from rollbook.recipes import load, resolve
+from rollbook.records import EnvironmentSpec, Episode, RollbookError
+from rollbook.rollouts import rendering
+
+SMALL = ("model.layers=2", "model.hidden=64", "model.heads=4", "model.kv_heads=2", "model.intermediate=96", "tasks.train=48",
+         "tasks.heldout=8", "stages.cold_start.steps=12", "stages.cold_start.batch=8", "stages.cold_start.traces.direct=0.0",
+         "stages.cold_start.optimizer.warmup_steps=2", "stages.rl.steps=1", "stages.rl.prompts=3", "stages.rl.per_task=2",
+         "stages.rl.groups=2", "stages.rl.max_waves=1", "stages.rl.optimizer.warmup_steps=0", "stages.rl.probe=4",
+         "run.threads=1")
+
+
+def ran(out, *overrides):
+    replaced = {one.split("=")[0] for one in overrides}
+    recipe = resolve(load("tool-calculator"), "tiny", (*(one for one in SMALL if one.split("=")[0] not in replaced), *overrides))
+    assert run_recipe(recipe, out, Quiet()) == 0
+    return out
+
+
+def failed(out):
+    return {row.stage: row.evidence for row in audit_run(out).rows if row.result == "fail"}
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory):
+    return ran(tmp_path_factory.mktemp("environment") / "run")
+
+
+def test_its_audit_is_clean_and_its_episodes_play_again(clean):
+    assert failed(clean) == {}
+    rows = {row.stage: row for row in audit_run(clean, sample=8).rows}
+    assert "episodes played again" in rows[4].evidence and "graded again" in rows[8].evidence
+
+
+def test_its_traces_carry_their_episodes_and_the_spec_is_on_record(clean):
+    with Ledger.open(clean) as ledger:
+        spec = next(iter(ledger.records(EnvironmentSpec)))
+        traces = [trace for event in ledger.events("TraceTable") for _, (trace, _, _) in ledger.rows(event)]
+    assert traces and all(isinstance(trace.episode, Episode) and trace.episode.environment == spec.id for trace in traces)
+
+
+def test_an_observation_that_was_shown_otherwise_than_recorded_is_found(tmp_path, monkeypatch):
+    real = rendering.Renderer._content
+
+    def other(self, reply):
+        role, owner, (before, content, after) = real(self, reply)
+        return role, owner, (before, content + "!", after)
+    monkeypatch.setattr(rendering.Renderer, "_content", other)
+    found = failed(ran(tmp_path / "run", "stages.cold_start.steps=150", "stages.cold_start.batch=16"))
+    assert "the environment said" in found[7]
+
+
+@pytest.mark.parametrize(("setting", "words"), [
+    ("environment.reasoning=split", "several contexts"), ("tasks.system_prompt=hello", "system_prompt"),
+    ("environment.compact_at=50", "compaction"), ("environment.turn_tokens=65", "turn_tokens"),
+    ("environment.parameters.terms=two", "terms"), ("environment.definition=nowhere:Nothing", "nowhere")])
+def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path, setting, words):
+    out = tmp_path / "run"
+    with pytest.raises(RollbookError, match=words) as caught:
+        ran(out, setting)
+    assert not out.exists() and isinstance(caught.value, RollbookError)
