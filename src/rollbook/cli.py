@@ -24,6 +24,7 @@ from rollbook.cli_plan import plan
 from rollbook.cli_preflight import preflight
 from rollbook.cli_recipes import recipes
 from rollbook.cli_rerun import rerun
+from rollbook.cli_rewards import rewards
 from rollbook.cli_selftest import selftest
 from rollbook.cli_serve import serve
 from rollbook.cli_view import report, view
@@ -127,7 +128,7 @@ def resume(ctx: click.Context, run_folder: Path) -> None:
 for command in (audit, census, checklist, compare, curate, doctor, evaluate, lineage, metrics, plan, preflight, query, report,
                 selftest, serve, view):
     main.add_command(command)
-for group in (env, evidence, gate, protocol, recipes):
+for group in (env, evidence, gate, protocol, recipes, rewards):
     main.add_command(group)
 register_evidence(main)
 evidence.add_command(rerun)

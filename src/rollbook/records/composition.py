@@ -17,12 +17,14 @@ from rollbook.records.codec import nearest
 Scalar = str | bool | int | float | None
 VERIFIERS = ("math", "exact", "choice", "pattern", "json_schema", "sql", "formats", "instructions", "language_consistency",
              "code", "code_fraction", "magistral_format", "magistral_code_format")
+OWN = "own"                             # own:MODULE:FUNCTION is the user's verifying function
 SCORERS = ("model", "judge")            # model:STAGE is the reward model of a stage, judge:NAME a judge of the recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One measured part. `measure` is a verifier's name, `model:STAGE` or `judge:NAME`; `weight` 0 keeps it in the vector only.
+    """One measured part. `measure` is a verifier's name, `model:STAGE`, `judge:NAME` or `own:MODULE:FUNCTION`; `weight` 0
+    keeps it in the vector only.
 
     A verifier gives `passed` or `failed`, or with `fraction` its score between 0 and 1; a scorer gives its rating. `reference` is
     `task`, `prompt` (the last user message) or `text:...`, what the verifier compares with; JSON where it wants a structure.
@@ -181,7 +183,8 @@ def misfits(reward: ComposedReward) -> Iterator[Misfit]:
 
 def _part_misfits(name: str, part: Part) -> Iterator[Misfit]:
     kind, colon, who = part.measure.partition(":")
-    if (kind in SCORERS) != bool(colon and who) or (kind not in SCORERS and part.measure not in VERIFIERS):
+    own = kind == OWN and who.count(":") == 1 and all(piece.replace(".", "_").isidentifier() for piece in who.split(":"))
+    if not own and ((kind in SCORERS) != bool(colon and who) or (kind not in SCORERS and part.measure not in VERIFIERS)):
         yield Misfit(path=f"parts.{name}.measure", what="is no verifier, and neither model:STAGE nor judge:NAME",
                      got=part.measure, fix=f"nearest names: {nearest(part.measure, [*VERIFIERS, 'model:', 'judge:'])}")
     if part.reference not in ("task", "prompt") and not part.reference.startswith("text:"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 
 import pytest
 from answered import Told, task, trace
@@ -171,3 +173,25 @@ def test_decoupled_normalisation_ignores_the_scale_of_a_part_and_sums_to_zero_in
         assert second == pytest.approx(first, abs=1e-6)
     for name in "ab":
         assert sum(value for value, group in zip(first, groups, strict=True) if group == name) == pytest.approx(0.0, abs=1e-9)
+
+
+def own(**more):
+    return ComposedReward(name="own", parts={"mine": Part(measure="own:pool_work:own_verifier", **more)}, accuracy="mine",
+                          verify_seconds=20.0, verify_workers=1)
+
+
+def test_a_function_of_the_users_own_measures_a_part_and_what_it_raises_costs_one_response(monkeypatch):
+    import pathlib
+    folder = str(pathlib.Path(__file__).parent)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, *sys.path]))
+    with ComposedJudge(own(settings={"score": 0.25}, fraction=True)) as judge:
+        found = judged(judge, "is 7", "raise", "is 8")
+    assert [getattr(one, "code", None) for one in found] == [None, "crash", None]
+    assert [one.vector.total for one in (found[0], found[2])] == [0.25, 0.25] and found[0].vector.accuracy == 1.0
+    assert "own_own_verifier" == found[0].vector.components[0].verifier.name
+    with pytest.raises(RewardError, match="no module"):
+        ComposedJudge(ComposedReward(name="x", parts={"p": Part(measure="own:no_such_module:f")}, verify_seconds=1.0,
+                                     verify_workers=1))
+    assert "parts.p.measure" in {one.path for one in misfits(ComposedReward(
+        name="x", parts={"p": Part(measure="own:only")}, verify_seconds=1.0, verify_workers=1))}

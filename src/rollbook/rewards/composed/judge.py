@@ -21,7 +21,7 @@ from rollbook.records import (
     VerifierStamp,
     encode,
 )
-from rollbook.records.composition import ComposedReward, Decoupled, misfits
+from rollbook.records.composition import SCORERS, ComposedReward, Decoupled, misfits
 from rollbook.records.ready_made import NamedReward, expanded, named_misfits
 from rollbook.rewards.composed.measures import Measure, Sources, Value, measure_of
 from rollbook.rewards.composed.shapes import Facts, column, decoupled
@@ -70,7 +70,8 @@ class ComposedJudge:
     @property
     def unprovable(self) -> str | None:
         """Why no fresh process can judge the same: it was handed models, judges or a sandbox."""
-        handed = [part.measure for part in self.reward.parts.values() if ":" in part.measure or part.measure.startswith("code")]
+        handed = [part.measure for part in self.reward.parts.values() if part.measure.partition(":")[0] in SCORERS
+                  or part.measure.startswith("code")]
         return f"measured by {', '.join(handed)}, which this process was handed" if handed else None
 
     def judge(self, traces: Sequence[Trace], tasks: Mapping[TaskId, Task]) -> list[Verdict]:

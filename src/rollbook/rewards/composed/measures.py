@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
-from rollbook.records import Scorer, Task, TaskId, Trace, Unrated, VerifierStamp
-from rollbook.records.composition import SCORERS, Part
+from rollbook.records import Scorer, Task, TaskId, Trace, Unrated, VerifierStamp, digest
+from rollbook.records.composition import OWN, SCORERS, Part
 from rollbook.records.sandbox import SolutionRunner
 from rollbook.rewards.errors import RewardError
 from rollbook.rewards.magistral import CLOSE, OPEN, format_gate
@@ -83,8 +85,28 @@ def measure_of(name: str, part: Part, sources: Sources, *, seconds: float, worke
         options: dict[str, Any] = dict(part.settings)
         code = CodeVerifier(sources.runner, fraction=part.measure == "code_fraction", **options)
         return ByVerifier(part, code)
-    spec = dataclasses.replace(SPECS[part.measure](**part.settings), seconds=seconds)
+    spec = own_spec(part) if kind == OWN else SPECS[part.measure](**part.settings)
+    spec = dataclasses.replace(spec, seconds=seconds)
     return ByVerifier(part, Verifier(spec, workers=workers))
+
+
+def own_spec(part: Part) -> VerifierSpec:
+    """The user's function (response, reference, settings) -> bool | {"passed", "score", "detail"}, stamped with its source.
+
+    RewardError where there is no such module; what the function raises is the failure of that one response.
+    """
+    module, _, function = part.measure.removeprefix(f"{OWN}:").partition(":")
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None or found.origin is None:
+        raise RewardError("no module of that name can be imported", got=module,
+                          why=f"{part.measure} names a verifying function in it",
+                          fix="install it, or add its folder to PYTHONPATH")
+    source = digest(Path(found.origin).read_bytes())
+    return VerifierSpec(name=f"own_{function}", version=source[:12], work=f"{module}:{function}", sources=(),
+                        settings=dict(part.settings))
 
 
 class ByVerifier:

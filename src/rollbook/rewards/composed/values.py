@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollbook.records import RewardVector
-from rollbook.records.composition import ComposedReward, Shift, Sigmoid, SoftLength, ThinkingTime
+from rollbook.records.composition import SCORERS, ComposedReward, Shift, Sigmoid, SoftLength, ThinkingTime
 from rollbook.records.ready_made import NamedReward
 from rollbook.rewards.composed.judge import VERSION, checked
 from rollbook.rewards.transforms import sigmoid
@@ -21,7 +21,7 @@ def misfit(vector: RewardVector, settings: ComposedReward | NamedReward) -> str:
     reward = checked(settings)
     for name, part in reward.parts.items():
         value = vector.value(name)
-        if value is None or ":" in part.measure:
+        if value is None or part.measure.partition(":")[0] in SCORERS:
             continue
         if part.fraction and not 0.0 <= value <= 1.0:
             return f"{name} is {value:g}, a share lies in 0 to 1"
@@ -36,7 +36,7 @@ def misfit(vector: RewardVector, settings: ComposedReward | NamedReward) -> str:
     part, value = reward.parts[reward.accuracy], vector.value(reward.accuracy)
     if value is None:
         return f"accuracy is {vector.accuracy:g} where {reward.accuracy} did not run" if vector.accuracy else ""
-    if ":" in part.measure or part.fraction or part.passed == part.failed:
+    if part.measure.partition(":")[0] in SCORERS or part.fraction or part.passed == part.failed:
         return ""
     if vector.accuracy != float(value == part.passed):
         return f"accuracy is {vector.accuracy}, {reward.accuracy} {value:g}"

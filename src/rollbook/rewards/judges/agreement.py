@@ -53,7 +53,7 @@ def agreement(judged: Sequence[str | Unrated], labels: Sequence[str]) -> Agreeme
     share = sum(one == label for one, label in pairs) / count
     names = {name for pair in pairs for name in pair}
     chance = sum(sum(one == name for one, _ in pairs) * sum(label == name for _, label in pairs) for name in names) / count**2
-    low, high = _wilson(share, count)
+    low, high = wilson(share, count)
     return Agreement(count=count, unrated=len(judged) - count, share=share, low=low, high=high,
                      kappa=None if chance == 1.0 else (share - chance) / (1.0 - chance))
 
@@ -70,7 +70,8 @@ def position_bias(found: Sequence[Preferred | Unrated]) -> PositionBias:
                         contradicting=len(torn) / len(known), p_value=_sign_test(to_first, len(torn)))
 
 
-def _wilson(share: float, count: int) -> tuple[float, float]:
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """The 95% interval of a share of `count`."""
     middle = share + Z * Z / (2 * count)
     half = Z * math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
     return (middle - half) / (1 + Z * Z / count), (middle + half) / (1 + Z * Z / count)
