@@ -11,17 +11,24 @@ import pytest
 from playing import Played, play
 
 from rollbook.environments import open_services
+from rollbook.environments.builtin.browser import Browsing
+from rollbook.environments.builtin.code import Programming
 from rollbook.environments.builtin.common import call
+from rollbook.environments.builtin.games import Survival
+from rollbook.environments.builtin.interpreter import Interpreter
+from rollbook.environments.builtin.math import Mathematics
+from rollbook.environments.builtin.search import SearchQuestions
+from rollbook.environments.builtin.simulated import Customer
 from rollbook.environments.builtin.world import WorldQuestions
 from rollbook.environments.guard import RULES, VERSION, Deed, Guard, Setting, chosen_rules
 from rollbook.environments.guard.__main__ import main
-from rollbook.environments.guard.corpus import measured, read_transcripts
+from rollbook.environments.guard.checking import blind_quality, false_alarms
+from rollbook.environments.guard.corpus import TRANSCRIPTS, measured, read_transcripts
 from rollbook.environments.guard.guarded import Guarded
 from rollbook.environments.wrapping import Inner
-from rollbook.records import Action, EnvironmentFault, Grade, Services, Ungraded
+from rollbook.records import Action, EnvironmentDefinition, EnvironmentFault, Grade, Services, Ungraded
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "guard"
-BLIND, TUNED = (read_transcripts(GOLDEN / f"{name}.yaml") for name in ("blind", "tuned"))
+BLIND, TUNED = (read_transcripts(TRANSCRIPTS / f"{name}.yaml") for name in ("blind", "tuned"))
 WORLD = Inner(definition="rollbook.environments.builtin.world:WorldQuestions")
 TASK = WorldQuestions().tasks(count=1, seed=3).tasks[0]
 
@@ -58,10 +65,12 @@ def test_every_rule_finds_something_in_the_corpus_and_nothing_goes_without_its_r
 
 
 def test_the_command_prints_precision_recall_and_each_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(GOLDEN / "tuned.yaml")]) == 0
+    assert main([str(TRANSCRIPTS / "tuned.yaml")]) == 0
     out = capsys.readouterr().out
     assert f"rules version {VERSION}" in out and "precision" in out and "missed   t007" in out
-    assert main([str(GOLDEN / "nothing.yaml")]) == 2 and main([]) == 2
+    assert main([str(TRANSCRIPTS / "nothing.yaml")]) == 2 and main(["--help"]) == 0
+    capsys.readouterr()
+    assert main([]) == 0 and "blind.yaml" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["- {id: a}", "{}", "- {id: a, label: nice, where: x, task: x, why: x, calls: []}", "- [",
@@ -133,3 +142,15 @@ def test_hostile_texts_are_looked_at_in_bounded_time_and_never_raise(kind: str, 
     guard = Guard(Setting(where="code", examples=(("1", "2"), ("3", "4")), limit_s=4.0))
     guard.look(Deed(kind=kind, text=text, path=text[:2000], old=text[:2000]))      # type: ignore[arg-type]
     assert json.dumps(guard.report())
+
+
+@pytest.mark.parametrize("definition", [WorldQuestions(), SearchQuestions(), Browsing(), Mathematics(), Programming(),
+                                        Survival(decisions=30),
+                                        Interpreter(), Customer()], ids=lambda definition: type(definition).__name__)
+def test_no_rule_finds_anything_in_the_solutions_of_an_environment(definition: EnvironmentDefinition) -> None:
+    assert false_alarms(definition, definition.tasks(count=6, seed=8).tasks) == []
+
+
+def test_the_quality_of_the_rules_that_an_environment_chose_is_told() -> None:
+    all_rules, few = Guarded(inner=WORLD), Guarded(inner=WORLD, measures={rule.id: "off" for rule in RULES[3:]})
+    assert blind_quality(all_rules).recall == blind_quality(WorldQuestions()).recall > (blind_quality(few).recall or 0)

@@ -19,7 +19,7 @@ def known_definitions() -> dict[str, str]:
     A definition is named after its module, or after its class where the module has several.
     """
     found = {}
-    for file in sorted([*HERE.glob("*.py"), *(HERE / "builtin").rglob("*.py")]):
+    for file in sorted([*HERE.glob("*.py"), *(HERE / "builtin").rglob("*.py"), HERE / "guard" / "guarded.py"]):
         module = ".".join(("rollbook.environments", *file.relative_to(HERE).with_suffix("").parts))
         classes = [node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)
                    and set(METHODS) <= {part.name for part in node.body if isinstance(part, ast.FunctionDef)}]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollbook.environments import load_definition, open_services
+from rollbook.environments.guard.checking import blind_quality, false_alarms
 from rollbook.environments.mutable import depends, suspects
 from rollbook.environments.replaying import Played, play
 from rollbook.orchestration.environment_proof import elsewhere
@@ -88,7 +89,7 @@ def check(spec: EnvironmentSpec, *, count: int = 4, seed: int = 0, deep: bool = 
         yield from _guarded("tasks", lambda: _tasks(checked, made, count, seed))
         if made.tasks:
             for name, part in (("reset", _resets), ("verifier", _verified), ("replay", _replayed), ("calls", _calls),
-                               ("snapshot", _snapshots)):
+                               ("snapshot", _snapshots), ("guard", _watched)):
                 yield from _guarded(name, lambda part=part: part(checked))      # type: ignore[misc]
         if deep and made.tasks:
             yield from _guarded("conditions", lambda: _conditions(checked))
@@ -214,6 +215,23 @@ def _snapshots(checked: Checked) -> Iterator[Finding]:
     else:
         yield Finding(result="pass" if found else "fail", name="snapshot",
                       detail="a restored episode goes on " + ("as the saved one did" if found else "otherwise"))
+
+
+def _watched(checked: Checked) -> Iterator[Finding]:
+    found = false_alarms(checked.definition, checked.tasks)
+    if found:
+        task, one = found[0]
+        yield _note("guard", f"the rule {one.rule} finds {one.matched!r} in the gold solution of {task.id[:17]}")
+    else:
+        yield _pass("guard", f"no rule finds anything in the gold solutions of {len(checked.tasks)} tasks")
+    quality = blind_quality(checked.definition)
+    yield _note("guard", f"rules version {quality.version} on {quality.honest + quality.cheating} transcripts written before "
+                         f"them: "
+                         f"precision {_share(quality.precision)}, recall {_share(quality.recall)}")
+
+
+def _share(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
 
 
 def _conditions(checked: Checked) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from rollbook.environments.guard.watching import Guard
 from rollbook.records import Action, EnvironmentFault, ToolCall
 
 Label = Literal["honest", "cheating"]
+TRANSCRIPTS = Path(__file__).parent / "transcripts"
 FIELDS = {"id", "label", "where", "task", "why", "calls", "protected", "examples", "limit_s"}
 
 

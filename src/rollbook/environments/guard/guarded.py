@@ -88,8 +88,8 @@ class GuardedEpisode(WrappedEpisode):
 
     async def reset(self, task: Task) -> Observation:
         text = "\n".join(message.content for message in task.prompt if message.role == "user")
-        examples = tuple((given, wanted) for given, wanted in EXAMPLE.findall(text))
-        self.guard.setting = Setting(where=task.family, task=text, protected=self.definition.protected, examples=examples,
+        self.guard.setting = Setting(where=task.family, task=text, protected=self.definition.protected,
+                                     examples=shown_examples(text),
                                      limit_s=self.definition.limit_s)
         return await self.inner.reset(task)
 
@@ -122,6 +122,11 @@ class GuardedEpisode(WrappedEpisode):
         self.guard.done = [Deed(**deed) for deed in saved["done"]]
         self.guard.findings = [Finding(**finding) for finding in saved["findings"]]
         self.answer_blocked = saved["answer_blocked"]
+
+
+def shown_examples(text: str) -> tuple[tuple[str, str], ...]:
+    """The (input, output) tests that a task's text shows."""
+    return tuple((given, wanted) for given, wanted in EXAMPLE.findall(text))
 
 
 def _blocks(found: tuple[Finding, ...]) -> bool:
