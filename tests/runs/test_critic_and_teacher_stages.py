@@ -27,7 +27,9 @@ SAO = dataclasses.replace(
         "kind": "LengthAdaptiveGae", "gamma": 1.0, "alpha": 1.5, "floor": None, "counts": "action_tokens", "lam_critic": 1.0}})
 TAUGHT = dataclasses.replace(PPO, steps=2, minibatches=1, critic=None, teachers={"*": "ppo"},
                              objective={"kind": "OnPolicyDistill", "aggregate": "token_mean"})
-STAGES = {"sft": SFT, "ppo": PPO, "sao": SAO, "taught": TAUGHT}
+FULL = r.Distill(policy="sft", tasks="train", teachers={"*": "taught"}, direction="reverse", steps=2, prompts=3, per_task=2,
+                 sampling=SAMPLED, optimizer=ADAM, max_batch_tokens=128, checkpoint_every=1)
+STAGES = {"sft": SFT, "ppo": PPO, "sao": SAO, "taught": TAUGHT, "whole": FULL}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def test_stages_with_a_critic_or_a_teacher_pass_their_audit(whole):
 def test_policy_and_critic_are_computed_again_bit_for_bit(whole):
     report = replay_run(whole)
     assert not report.mismatches and report.same_bits
-    assert [one.stage for one in report.stages] == ["sft", "ppo", "sao", "taught"]
+    assert [one.stage for one in report.stages] == ["sft", "ppo", "sao", "taught", "whole"]
 
 
 def test_a_warm_up_step_trains_the_critic_and_leaves_the_policy_alone(whole):
@@ -69,6 +71,6 @@ def test_the_critic_takes_its_own_number_of_steps_and_its_frozen_parts_stand_sti
     assert not (critic["model.layers.0.mlp.up_proj.weight"] == policy["model.layers.0.mlp.up_proj.weight"]).all()
 
 
-@pytest.mark.parametrize(("stage", "after"), [("ppo", 1), ("ppo", 2), ("sao", 1), ("taught", 1)])
+@pytest.mark.parametrize(("stage", "after"), [("ppo", 1), ("ppo", 2), ("sao", 1), ("whole", 1)])
 def test_a_run_stopped_between_steps_with_a_critic_ends_with_the_same_records(whole, tmp_path, monkeypatch, stage, after):
     assert outcome(run_in_pieces(pipeline(**STAGES), tmp_path / "run", stage, after, monkeypatch)) == outcome(whole)

@@ -15,7 +15,7 @@ from safetensors.numpy import load
 from rollbook.audit.estimator import rate
 from rollbook.audit.index import RunIndex
 from rollbook.records import ModuleUpdate, Ranking
-from rollbook.records.recipe import Dpo, OptimizerSettings, PolicyGradient, Preference, RewardModel, Stage
+from rollbook.records.recipe import Distill, Dpo, OptimizerSettings, PolicyGradient, Preference, RewardModel, Stage
 
 Fail = Callable[[str, str, str], None]
 Floats = NDArray[np.float64]
@@ -77,6 +77,8 @@ class ModuleSteps:
             due = reward_loss(known, given["score"], stage)
         elif isinstance(stage, Preference) and len(known) == len(rankings):
             due = preference_loss(known, given, stage)
+        elif isinstance(stage, Distill):
+            due = float(given["kl"].mean())
         stated = sum(update.loss.values())
         if due is not None and not abs(stated - due) <= CLOSE * max(1.0, abs(due)):
             fail(identity, f"the loss of {where} is recorded as {stated:.6g}, computed {due:.6g} from its tensors", ARITHMETIC)
@@ -91,7 +93,7 @@ def schedule(stage: Stage, module: str) -> tuple[OptimizerSettings, int] | None:
     """A module's optimizer settings and how many steps its schedule counts; None where the recipe has none for it."""
     if isinstance(stage, PolicyGradient) and module == "critic" and stage.critic is not None:
         return stage.critic.optimizer, stage.steps * stage.minibatches * stage.critic.updates
-    if isinstance(stage, (RewardModel, Preference)):
+    if isinstance(stage, (RewardModel, Preference, Distill)):
         return stage.optimizer, stage.steps
     return None
 

@@ -32,10 +32,10 @@ from rollbook.records import (
     Update,
 )
 from rollbook.records.graph import START, inputs
-from rollbook.records.recipe import PolicyGradient, Preference, RewardModel, Sft
+from rollbook.records.recipe import Distill, PolicyGradient, Preference, RewardModel, Sft
 from rollbook.training.policy import PolicyLearner
 
-TRAINING = (Sft, PolicyGradient, RewardModel, Preference)
+TRAINING = (Sft, PolicyGradient, RewardModel, Preference, Distill)
 
 
 def replay_run(path: str | os.PathLike[str], *, only: Sequence[str] = (), threads: int | None = None,
@@ -143,7 +143,7 @@ class Replay(Beside):
                 self.progress.stage(name, place, len(self.stages), stage.steps)
             self._load(self.first if stage.policy == START else self.ends[stage.policy])
             self.learner = self.trainee = None
-            if isinstance(stage, (RewardModel, Preference)):
+            if isinstance(stage, (RewardModel, Preference, Distill)):
                 self.trainee = trainee(stage, self._held(stage))
             else:
                 self.learner = new_learner(self.decoder, stage, dtype=self.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -30,14 +30,16 @@ from rollbook.records import (
     Ranking,
     Task,
     TaskId,
+    Trace,
+    TraceId,
 )
 from rollbook.records.graph import START
-from rollbook.records.recipe import Merge, PolicyGradient, Preference, RewardModel, Settings, Sft
+from rollbook.records.recipe import Distill, Merge, PolicyGradient, Preference, RewardModel, Settings, Sft
 from rollbook.training.merging import merged_weights
 from rollbook.training.policy import PolicyLearner
 from rollbook.training.value import CriticLearner
 
-Trained = Sft | PolicyGradient | RewardModel | Preference
+Trained = Sft | PolicyGradient | RewardModel | Preference | Distill
 
 
 class Beside:
@@ -88,15 +90,25 @@ class Beside:
     def _critic(self) -> CriticLearner | None:
         return self.trainee.critic if isinstance(self.trainee, CriticTrainee) else None
 
-    def _held(self, stage: RewardModel | Preference | PolicyGradient) -> Held:
+    def _held(self, stage: RewardModel | Preference | Distill | PolicyGradient) -> Held:
         """What the stage's module is made of; its rankings are read once."""
-        sources = () if isinstance(stage, PolicyGradient) else tuple(stage.data)
+        sources = () if isinstance(stage, (PolicyGradient, Distill)) else tuple(stage.data)
         tables = [self.tables[f"{source}/rankings"] for source in sources if f"{source}/rankings" in self.tables]
         rankings = {record_id(one): one for table in tables for one in self.ledger.table_records(table)
                     if isinstance(one, Ranking)}
         return Held(decoder=self.decoder, rankings=rankings, weights_of=self._weights_of, dtype=self.dtype,
                     format_ids=frozenset(self.tokenizer.stop_ids), seed=self.settings.run.seed, family=self._family,
-                    module_folder=lambda source, module: self.ledger.root / self.modules[source, module].checkpoint)
+                    module_folder=lambda source, module: self.ledger.root / self.modules[source, module].checkpoint,
+                    traces_of=self._traces_of, vocabulary=self.tokenizer.digest)
+
+    def _traces_of(self, names: Sequence[str]) -> list[Trace]:
+        """Trajectories of the stage in progress by id, read from its latest table."""
+        mine = [event for name, event in self.tables.items() if event.kind == "TraceTable" and name.startswith(f"{self.now}/")]
+        held = {identity: trace for event in mine[-1:] for identity, (trace, _, _) in self.ledger.rows(event)}
+        lost = [name for name in names if name not in held]
+        if lost:
+            raise LedgerError("a step was taken on trajectories that the run does not hold", got=f"{len(lost)}, first {lost[0]}")
+        return [held[TraceId(name)] for name in names]
 
     def _family(self, task: TaskId) -> str:
         if not self.families:

@@ -16,9 +16,10 @@ from rollbook.experience.batches import Packed
 from rollbook.models.decoder import Decoder
 from rollbook.models.scalar import ScalarModel, on_body, read_scalar
 from rollbook.models.weights import load_into, weight_hash
-from rollbook.records import LedgerError, ModuleUpdate, ModuleVersion, Ranking, TaskId
-from rollbook.records.recipe import PolicyGradient, Preference, RewardModel
+from rollbook.records import LedgerError, ModuleUpdate, ModuleVersion, Ranking, TaskId, Trace
+from rollbook.records.recipe import Distill, PolicyGradient, Preference, RewardModel
 from rollbook.training.family import FamilyStep
+from rollbook.training.full_distill import DistillLearner, distill_update
 from rollbook.training.optimizer import Optimizer, standing
 from rollbook.training.policy import PolicyLearner, Teachers, frozen_copy
 from rollbook.training.preference import PreferenceLearner, optimizer_of, pair_of, preference_update
@@ -82,6 +83,25 @@ class PreferenceTrainee:
 
 
 @dataclass(slots=True, kw_only=True)
+class DistillTrainee:
+    """A student with its teachers; `traces_of` finds the answers of a step by their ids."""
+
+    learner: DistillLearner
+    stage: Distill
+    traces_of: Callable[[Sequence[str]], list[Trace]]
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return self.learner.optimizer
+
+    def take(self, elements: Sequence[str], where: str) -> FamilyStep:
+        return distill_update(self.learner, self.traces_of(elements), self.stage, where=where)
+
+    def weights(self) -> str:
+        return weight_hash(self.learner.policy.named_parameters())
+
+
+@dataclass(slots=True, kw_only=True)
 class CriticTrainee:
     """The critic of a policy stage; `packed` is the minibatch that its next steps are taken on."""
 
@@ -113,6 +133,8 @@ class Held:
     seed: int
     family: Callable[[TaskId], str]
     module_folder: Callable[[str, str], Path]
+    traces_of: Callable[[Sequence[str]], list[Trace]]
+    vocabulary: str
 
 
 def critic(stage: PolicyGradient, held: Held) -> CriticTrainee | None:
@@ -130,29 +152,37 @@ def critic(stage: PolicyGradient, held: Held) -> CriticTrainee | None:
 
 def equip(learner: PolicyLearner, stage: PolicyGradient, held: Held) -> None:
     """Gives a policy learner the frozen reference and the teachers of its stage."""
-    def frozen(source: str) -> Decoder:
-        model = copy.deepcopy(held.decoder)
-        load_into(model, held.weights_of(source))
-        return frozen_copy(model, held.dtype)
     if stage.reference is not None:
-        learner.reference = frozen(stage.reference)
+        learner.reference = _frozen(held, stage.reference)
     if stage.teachers:
-        learner.teachers = Teachers(models={name: frozen(name) for name in sorted(set(stage.teachers.values()))},
-                                    stages=stage.teachers, families=held.family)
+        learner.teachers = _teachers(held, stage.teachers)
 
 
-def trainee(stage: RewardModel | Preference, held: Held) -> Trainee:
+def _frozen(held: Held, source: str) -> Decoder:
+    model = copy.deepcopy(held.decoder)
+    load_into(model, held.weights_of(source))
+    return frozen_copy(model, held.dtype)
+
+
+def _teachers(held: Held, stages: Mapping[str, str]) -> Teachers:
+    return Teachers(models={name: _frozen(held, name) for name in sorted(set(stages.values()))}, stages=stages,
+                    families=held.family)
+
+
+def trainee(stage: RewardModel | Preference | Distill, held: Held) -> Trainee:
     """The module of a stage as it stood before its first step."""
     own = {name: p.detach() for name, p in held.decoder.named_parameters()}
     if isinstance(stage, RewardModel):
         model = on_body(held.decoder, own, layers=stage.head_layers, seed=held.seed)
         return RewardModelTrainee(model=model, optimizer=Optimizer.of(model, stage.optimizer, stage.steps), stage=stage,
                                   rankings=held.rankings, dtype=held.dtype)
-    reference = copy.deepcopy(held.decoder)
-    load_into(reference, held.weights_of(stage.reference or stage.policy))
+    if isinstance(stage, Distill):
+        student = DistillLearner(policy=held.decoder, teachers=_teachers(held, stage.teachers), vocabulary=held.vocabulary,
+                                 optimizer=Optimizer.of(held.decoder, stage.optimizer, stage.steps), dtype=held.dtype)
+        return DistillTrainee(learner=student, stage=stage, traces_of=held.traces_of)
     base = None if stage.merging is None else held.weights_of(stage.merging.base)
     begun = {name: value.clone() for name, value in own.items()}
-    learner = PreferenceLearner(policy=held.decoder, reference=frozen_copy(reference, held.dtype), dtype=held.dtype,
+    learner = PreferenceLearner(policy=held.decoder, reference=_frozen(held, stage.reference or stage.policy), dtype=held.dtype,
                                 optimizer=optimizer_of(held.decoder, stage, begun, base), format_ids=held.format_ids)
     return PreferenceTrainee(learner=learner, stage=stage, rankings=held.rankings)
 

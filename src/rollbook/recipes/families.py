@@ -7,10 +7,10 @@ from typing import assert_never
 from rollbook.recipes.problems import Problems
 from rollbook.recipes.stage_checks import check_batch_tokens, check_exploring, check_warmup, refuse
 from rollbook.records import graph
-from rollbook.records.recipe import Comparisons, Merge, Preference, RejectionSampling, RewardModel, Settings
+from rollbook.records.recipe import Comparisons, Distill, Merge, Preference, RejectionSampling, RewardModel, Settings
 
 MEASURES = ("accuracy", "format", "tokens")
-Kinds = RejectionSampling | Comparisons | RewardModel | Preference | Merge
+Kinds = RejectionSampling | Comparisons | RewardModel | Preference | Merge | Distill
 
 
 def check(stage: Kinds, path: str, settings: Settings, problems: Problems) -> None:
@@ -26,6 +26,8 @@ def check(stage: Kinds, path: str, settings: Settings, problems: Problems) -> No
             _preference(stage, path, settings, problems)
         case Merge():
             _merge(stage, path, problems)
+        case Distill():
+            _distill(stage, path, settings, problems)
         case _:
             assert_never(stage)
 
@@ -74,6 +76,19 @@ def _preference(stage: Preference, path: str, settings: Settings, problems: Prob
                "only that rule elects signs", "set both or neither")
     check_warmup(stage.optimizer.warmup_steps, stage.steps, path, problems)
     check_batch_tokens(stage.max_batch_tokens, path, settings, problems)
+
+
+def _distill(stage: Distill, path: str, settings: Settings, problems: Problems) -> None:
+    _prompts(stage.prompts, stage.tasks, path, settings, problems)
+    lacking = sorted(set(settings.tasks.families) - set(stage.teachers)) if "*" not in stage.teachers else []
+    if lacking:
+        refuse(problems, f"{path}.teachers must teach every family of tasks", ", ".join(lacking), "a sequence without a teacher "
+               "has no loss", f"set {path}.teachers.{lacking[0]}, or {path}.teachers.*")
+    check_warmup(stage.optimizer.warmup_steps, stage.steps, path, problems)
+    check_batch_tokens(stage.max_batch_tokens, path, settings, problems)
+    if stage.sampling.top_p < 1 or stage.sampling.top_k or stage.sampling.min_p or stage.sampling.temperature == 0:
+        refuse(problems, f"{path}.sampling must draw from all ids", str(stage.sampling), "the KL is over the whole vocabulary",
+               f"set {path}.sampling.top_p = 1, top_k = 0, min_p = 0 and a temperature above 0")
 
 
 def _data(data: object, path: str, problems: Problems) -> None:

@@ -10,6 +10,7 @@ from rollbook.records import graph
 from rollbook.records.codec import nearest
 from rollbook.records.recipe import (
     Comparisons,
+    Distill,
     Evaluate,
     Merge,
     PassRate,
@@ -21,7 +22,7 @@ from rollbook.records.recipe import (
     Stage,
 )
 
-TRAINED: tuple[type, ...] = (Sft, PolicyGradient, Preference, Merge)       # kinds that leave a policy
+TRAINED: tuple[type, ...] = (Sft, PolicyGradient, Preference, Merge, Distill)       # kinds that leave a policy
 POLICY = (TRAINED, "policy")
 RANKINGS: tuple[tuple[type, ...], str] = ((Comparisons,), "rankings")
 SOURCES: Mapping[str, tuple[tuple[type, ...], str]] = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rollbook.records.graph import inputs, order, scored_by
 from rollbook.records.recipe import (
     Comparisons,
+    Distill,
     Evaluate,
     Merge,
     PassRate,
@@ -98,6 +99,9 @@ def _counts(settings: Settings, stage: Stage) -> tuple[int, int, int, int, int]:
             return 0, stage.steps, stage.steps * stage.batch * 2, 1, 1
         case Merge():
             return 0, 0, 0, 0, len(stage.policies) + (stage.base is not None)
+        case Distill():
+            asked = stage.steps * stage.prompts * stage.per_task
+            return asked, stage.steps, asked, 1, 1 + len(set(stage.teachers.values()))
         case PolicyGradient():
             return _policy_counts(stage)
 

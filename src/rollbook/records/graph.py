@@ -9,6 +9,7 @@ from typing import assert_never
 from rollbook.records.recipe import (
     Comparisons,
     ComposedReward,
+    Distill,
     Evaluate,
     Merge,
     NamedReward,
@@ -38,6 +39,9 @@ def inputs(stage: Stage) -> dict[str, str]:
             teachers = {f"teachers.{family}": name for family, name in stage.teachers.items()}
             named = {"policy": stage.policy, "tasks": stage.tasks, "reference": stage.reference, "critic.start": start,
                      **teachers}
+        case Distill():
+            teachers = {f"teachers.{family}": name for family, name in stage.teachers.items()}
+            named = {"policy": stage.policy, "tasks": stage.tasks, **teachers}
         case PassRate():
             named = {"policy": stage.policy}
         case Sft() | RewardModel():

@@ -13,6 +13,7 @@ from rollbook.records.ready_made import NamedReward
 from rollbook.records.stages import (
     Comparisons,
     Critic,
+    Distill,
     Dpo,
     Evaluate,
     Llama3Dpo,
@@ -233,6 +234,7 @@ __all__ = [
     "Comparisons",
     "ComposedReward",
     "Critic",
+    "Distill",
     "Dpo",
     "EnvironmentReward",
     "EnvironmentSettings",

@@ -282,4 +282,26 @@ class Merge:
     decay: float | None = None
 
 
-Stage = (Evaluate | Sft | PassRate | PolicyGradient | RejectionSampling | Comparisons | RewardModel | Preference | Merge)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distill:
+    """Full-vocabulary on-policy distillation: at every token that `policy` samples, the exact KL to the teacher's distribution.
+
+    `teachers` maps a family of tasks, or `*`, to the stage that teaches it. `direction`: KL(student || teacher) is "reverse".
+    Each step asks `prompts` tasks `per_task` times; the loss is the mean over the sampled tokens.
+    """
+
+    policy: str
+    tasks: str
+    teachers: Mapping[str, str]
+    direction: Literal["reverse", "forward"]
+    steps: int
+    prompts: int
+    per_task: int
+    sampling: SamplingSettings
+    optimizer: OptimizerSettings
+    max_batch_tokens: int
+    checkpoint_every: int
+
+
+Stage = (Evaluate | Sft | PassRate | PolicyGradient | RejectionSampling | Comparisons | RewardModel | Preference | Merge
+         | Distill)

@@ -7,6 +7,7 @@ from typing import assert_never
 from rollbook.orchestration.session import Session
 from rollbook.orchestration.stages import (
     comparisons,
+    distill,
     evaluation,
     merge,
     pass_rate,
@@ -19,6 +20,7 @@ from rollbook.orchestration.stages import (
 from rollbook.orchestration.state import StepState
 from rollbook.records.recipe import (
     Comparisons,
+    Distill,
     Evaluate,
     Merge,
     PassRate,
@@ -50,6 +52,8 @@ def run_stage(session: Session, name: str, stage: Stage, state: StepState | None
             reward_model.run(session, name, stage, state)
         case Preference():
             preference.run(session, name, stage, state)
+        case Distill():
+            distill.run(session, name, stage, state)
         case Merge():
             merge.run(session, name, stage)
         case _:
@@ -58,4 +62,4 @@ def run_stage(session: Session, name: str, stage: Stage, state: StepState | None
 
 def steps_of(stage: Stage) -> int:
     """How many steps a stage shows in its progress."""
-    return stage.steps if isinstance(stage, (Sft, PolicyGradient, RewardModel, Preference)) else 1
+    return stage.steps if isinstance(stage, (Sft, PolicyGradient, RewardModel, Preference, Distill)) else 1
