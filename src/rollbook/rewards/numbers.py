@@ -56,11 +56,26 @@ def rational(text: str) -> Fraction | None:
 
 
 def compare(answer: str, reference: str) -> bool | None:
-    """Whether two plain numbers, or two identical texts, are equal; None where symbols would have to be compared."""
+    r"""Whether two plain numbers, or two identical texts, are equal; None where symbols would have to be compared.
+
+    A bare number above 1 is taken for as many percent where the other is a percentage: the sign is left out where the question
+    names the unit. At 1 and below it is a fraction.
+
+    Example: compare("30", r"30\%") is True; compare("0.3", r"30\%") is True; compare("0.5", r"0.5\%") is False
+    """
     left, right = rational(answer), rational(reference)
     if left is not None and right is not None:
-        return left == right
+        return left == right or _same_percent(answer, left, reference, right)
     return True if bare(answer) == bare(reference) else None
+
+
+def _same_percent(answer: str, left: Fraction, reference: str, right: Fraction) -> bool:
+    """Whether exactly one of two numbers is a percentage and the other, above 1, is its number without the sign."""
+    marked = [PERCENT.search(bare(text)) is not None for text in (answer, reference)]
+    if marked[0] == marked[1]:
+        return False
+    number, percentage = (right, left) if marked[0] else (left, right)
+    return number > 1 and number == 100 * percentage
 
 
 def _ratio(above: str, below: str) -> Fraction | None:
