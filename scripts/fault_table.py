@@ -27,7 +27,7 @@ class Faults:
 
 def main() -> int:
     faults = Faults()
-    pytest.main(["-q", "-p", "no:cacheprovider", str(Path(__file__).parents[1] / "tests" / "attacks")], plugins=[faults])
+    pytest.main(["-q", "-m", "fault", "-p", "no:cacheprovider", str(Path(__file__).parents[1] / "tests" / "attacks")], plugins=[faults])
     print("\nstage  caught  injection")
     for node, (stage, injection) in sorted(faults.marks.items(), key=lambda item: item[1]):
         print(f"{stage:5}  {'yes' if faults.caught.get(node) else 'NO ':6}  {injection}")

@@ -86,9 +86,9 @@ def test_training_on_tasks_that_were_never_compared_is_caught(warm, tmp_path, mo
 def test_an_evaluation_on_tasks_that_were_never_compared_is_caught(warm, tmp_path, monkeypatch):
     real = stages.evaluation.protocol_of
 
-    def another(session, sampling, tasks, named):
+    def another(session, sampling, tasks, named, **more):
         late = "rl" in session.versions and named[0] == "heldout"
-        return real(session, sampling, foreign(session, 12), ("benchmark", *named[1:])) if late else real(
+        return real(session, sampling, foreign(session, 12), ("benchmark", *named[1:]), **more) if late else real(
             session, sampling, tasks, named)
 
     with monkeypatch.context() as m:

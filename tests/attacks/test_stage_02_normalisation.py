@@ -112,7 +112,7 @@ def test_a_template_that_cuts_messages_is_caught(warm, tmp_path, monkeypatch):
 
 @pytest.mark.fault(stage=2, injection="a second observation after an honest prompt, though the task permits no tool")
 def test_a_hint_slipped_in_after_the_prompt_is_caught(warm, tmp_path, monkeypatch):
-    real = Rollouts._trace
+    real = Rollouts.trace
 
     def slipped(self, task, group, answered, envelope):
         trace = real(self, task, group, answered, envelope)
@@ -121,6 +121,6 @@ def test_a_hint_slipped_in_after_the_prompt_is_caught(warm, tmp_path, monkeypatc
         return dataclasses.replace(trace, segments=(prompt, hint, *rest))
 
     with monkeypatch.context() as m:
-        m.setattr(Rollouts, "_trace", slipped)
+        m.setattr(Rollouts, "trace", slipped)
         run = short(warm, tmp_path / "run")
     assert_caught(run, 2, record="Trace", evidence="tokens of environment")

@@ -107,8 +107,8 @@ def test_demonstrations_of_held_out_problems_are_caught(warm, tmp_path, monkeypa
 def test_an_evaluation_on_training_problems_is_caught(warm, tmp_path, monkeypatch):
     real = stages.evaluation.protocol_of
 
-    def easy(session, sampling, tasks, named):
-        return real(session, sampling, session.sides.train[:len(tasks)], named)
+    def easy(session, sampling, tasks, named, **more):
+        return real(session, sampling, session.sides.train[:len(tasks)], named, **more)
 
     with monkeypatch.context() as m:
         m.setattr(stages.evaluation, "protocol_of", easy)

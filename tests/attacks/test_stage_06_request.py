@@ -61,9 +61,9 @@ def test_a_comparison_of_different_budgets_is_caught(warm, tmp_path, monkeypatch
 def test_an_envelope_that_leaves_the_recipe_is_caught(warm, tmp_path, monkeypatch):
     real = stages.evaluation.protocol_of
 
-    def narrow(session, sampling, tasks, named):
+    def narrow(session, sampling, tasks, named, **more):
         late = "rl" in session.versions
-        return real(session, dataclasses.replace(sampling, top_k=1) if late else sampling, tasks, named)
+        return real(session, dataclasses.replace(sampling, top_k=1) if late else sampling, tasks, named, **more)
 
     run = faulty(monkeypatch, warm, tmp_path / "run", (stages.evaluation, "protocol_of", narrow))
     assert_caught(run, 6, record="SamplingEnvelope", evidence="top_k 1, the recipe says 0")

@@ -30,7 +30,7 @@ def test_tokens_that_stay_what_they_were_pass(clean):
 
 @pytest.mark.fault(stage=7, injection="the trace builder tokenises the text again and fits the log-probs to it")
 def test_a_trajectory_rebuilt_from_its_text_is_caught(warm, tmp_path, monkeypatch):
-    real = Rollouts._trace
+    real = Rollouts.trace
 
     def rebuilt(self, task, group, answered, envelope):
         request, done = answered
@@ -40,32 +40,32 @@ def test_a_trajectory_rebuilt_from_its_text_is_caught(warm, tmp_path, monkeypatc
         done = dataclasses.replace(done, token_ids=ids, logps=fitted, versions=done.versions[:1] * len(ids))
         return real(self, task, group, (request, done), envelope)
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (Rollouts, "_trace", rebuilt))
+    run = faulty(monkeypatch, warm, tmp_path / "run", (Rollouts, "trace", rebuilt))
     assert_caught(run, 7, record="Trace", evidence="is not what the engine sampled")
 
 
 @pytest.mark.fault(stage=7, injection="the trace builder drops the engine's hashes together with the ids that it changes")
 def test_a_trajectory_without_the_engines_hash_is_caught(warm, tmp_path, monkeypatch):
-    real = Rollouts._trace
+    real = Rollouts.trace
 
     def unhashed(self, task, group, answered, envelope):
         request, done = answered
         return real(self, task, group, (request, dataclasses.replace(done, sampled=None)), envelope)
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (Rollouts, "_trace", unhashed), overrides=SHORT)
+    run = faulty(monkeypatch, warm, tmp_path / "run", (Rollouts, "trace", unhashed), overrides=SHORT)
     assert_caught(run, 7, record="Trace", evidence="no hash of what was sampled")
 
 
 @pytest.mark.fault(stage=7, injection="the trainer's log-probs are recorded as those of sampling, in trajectories and batches")
 def test_log_probs_that_are_not_the_engines_are_caught(warm, tmp_path, monkeypatch):
-    real = Rollouts._trace
+    real = Rollouts.trace
 
     def rescored(self, task, group, answered, envelope):
         request, done = answered
         moved = tuple(float(torch.tensor(value + 0.001, dtype=torch.float32)) for value in done.logps)
         return real(self, task, group, (request, dataclasses.replace(done, logps=moved)), envelope)
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (Rollouts, "_trace", rescored), overrides=SHORT)
+    run = faulty(monkeypatch, warm, tmp_path / "run", (Rollouts, "trace", rescored), overrides=SHORT)
     assert_caught(run, 7, record="Trace", evidence="log-probs and versions hash to")
 
 
@@ -120,13 +120,13 @@ def test_a_version_from_the_future_is_caught(warm, tmp_path, monkeypatch):
 
 @pytest.mark.fault(stage=7, injection="the recorded text is tidied after sampling")
 def test_a_text_that_was_tidied_is_caught(warm, tmp_path, monkeypatch):
-    real = Rollouts._trace
+    real = Rollouts.trace
 
     def tidied(self, *given):
         made = real(self, *given)
         return dataclasses.replace(made, text=" ".join(made.text.split()))
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (Rollouts, "_trace", tidied), overrides=SHORT)
+    run = faulty(monkeypatch, warm, tmp_path / "run", (Rollouts, "trace", tidied), overrides=SHORT)
     assert_caught(run, 7, record="Trace", evidence="its text is not what its ids spell")
 
 

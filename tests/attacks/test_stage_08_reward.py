@@ -97,7 +97,7 @@ def test_wrong_answers_that_go_unscored_are_caught(warm, tmp_path, monkeypatch):
 
 def last_fails():
     """A trace builder in whose hands the last training attempt at every task fails, for which no verdict is due."""
-    real = Rollouts._trace
+    real = Rollouts.trace
 
     def failing(self, *given):
         made = real(self, *given)
@@ -122,7 +122,7 @@ def test_an_unscored_attempt_that_trains_as_zero_is_caught(warm, tmp_path, monke
         real(self, settings)
 
     run = faulty(monkeypatch, warm, tmp_path / "run", (MagistralJudge, "__init__", remembered),
-                 (Group, "scored", property(zeros)), (Rollouts, "_trace", last_fails()), overrides=SHORT)
+                 (Group, "scored", property(zeros)), (Rollouts, "trace", last_fails()), overrides=SHORT)
     assert_caught(run, 8, record="Batch", evidence="trains without a verdict (not_finished)")
 
 
@@ -131,7 +131,7 @@ SETTINGS = {}
 
 @pytest.mark.fault(stage=8, injection="an evaluation counts attempts without a verdict as wrong answers")
 def test_an_unscored_attempt_that_counts_as_wrong_is_caught(warm, tmp_path, monkeypatch):
-    real, build = stages.evaluation.evaluate, Rollouts._trace
+    real, build = stages.evaluation.evaluate, Rollouts.trace
 
     def failing(self, *given):
         made = build(self, *given)
@@ -144,7 +144,7 @@ def test_an_unscored_attempt_that_counts_as_wrong_is_caught(warm, tmp_path, monk
         accuracy = wilson(sum(outcomes.values()), len(outcomes))
         return dataclasses.replace(done, report=dataclasses.replace(done.report, outcomes=outcomes, accuracy=accuracy))
 
-    run = faulty(monkeypatch, warm, tmp_path / "run", (stages.evaluation, "evaluate", strict), (Rollouts, "_trace", failing),
+    run = faulty(monkeypatch, warm, tmp_path / "run", (stages.evaluation, "evaluate", strict), (Rollouts, "trace", failing),
                  overrides=("stages.rl.steps=1", "stages.rl.probe_every=0", "stages.select.candidates=8"))
     assert_caught(run, 8, record="EvalReport", evidence="as 0.0, its verdicts give None")
 

@@ -12,7 +12,7 @@ from rollbook.orchestration import stages
 from rollbook.orchestration import step as stepping
 from rollbook.rollouts.solve import Rollouts
 
-SOLVE, DISPATCH, CLOSE, ADMIT, CUT = (Rollouts.solve, Rollouts.dispatch, stepping.close_census, stepping.admit,
+SOLVE, CLOSE, ADMIT, CUT = (Rollouts.solve, stepping.close_census, stepping.admit,
                                       stepping.minibatches)
 
 
@@ -48,14 +48,13 @@ def test_attempts_that_are_in_flight_for_ever(monkeypatch, warm, tmp_path):
 
 @pytest.mark.fault(stage=9, injection="more attempts are sampled than were issued on record")
 def test_attempts_that_were_never_issued(monkeypatch, warm, tmp_path):
-    def one_less(self, tasks, per_task, *, scope, envelope):
-        found = DISPATCH(self, tasks, per_task, scope=scope, envelope=envelope)
-        return dataclasses.replace(found, samples=per_task - 1) if scope.startswith("rl/") else found
+    def one_more(self, tasks, per_task, *, scope, envelope):
+        return SOLVE(self, tasks, per_task + scope.startswith("rl/"), scope=scope, envelope=envelope)
 
     def all_of_them(issued, tasks):
         whole = [dataclasses.replace(one, samples=one.samples + 1) for one in issued]
         return {attempt: tasks[task].family for one in whole for attempt, task in one.attempts()}
-    run = attack(monkeypatch, warm, tmp_path / "run", (Rollouts, "dispatch", one_less), (stepping, "families", all_of_them))
+    run = attack(monkeypatch, warm, tmp_path / "run", (Rollouts, "solve", one_more), (stepping, "families", all_of_them))
     assert_caught(run, 9, record="Trace", evidence="never issued")
 
 

@@ -64,7 +64,7 @@ def test_a_clean_run_of_another_objective_passes_too(monkeypatch, warm, tmp_path
 def test_another_kl_estimator_than_named(monkeypatch, warm, tmp_path):
     objective = {"kind": "Grpo", "low": 0.2, "high": 0.2, "beta": 0.5, "credit": NORMALIZED}
     run = trained_by(monkeypatch, warm, tmp_path / "run", objective, (kl, "k3", kl.k2))
-    assert_caught(run, 11, record="Update", evidence="is not that of Grpo")
+    assert_caught(run, 11, record="Update", evidence="of rl/000001/0")
 
 
 @pytest.mark.fault(stage=11, injection="another clip bound is used than the batch names")

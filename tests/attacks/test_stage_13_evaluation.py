@@ -25,9 +25,9 @@ def test_an_honest_evaluation_passes_and_shows_its_gain(clean):
 def test_a_gain_of_another_temperature_is_caught(warm, tmp_path, monkeypatch):
     real, compare = stages.evaluation.protocol_of, heldout.compare
 
-    def cooler(session, sampling, tasks, named):
+    def cooler(session, sampling, tasks, named, **more):
         late = len(session.versions) > 3
-        return real(session, dataclasses.replace(sampling, temperature=0.2) if late else sampling, tasks, named)
+        return real(session, dataclasses.replace(sampling, temperature=0.2) if late else sampling, tasks, named, **more)
 
     def lax(before, after, *, changed):
         comparison = compare(dataclasses.replace(before, protocol=after.protocol), after, changed=changed)
@@ -93,8 +93,8 @@ def test_a_gain_of_a_kinder_judge_is_caught(warm, tmp_path, monkeypatch):
 def test_an_evaluation_that_leaves_out_tasks_is_caught(warm, tmp_path, monkeypatch):
     real = stages.evaluation.protocol_of
 
-    def fewer(session, sampling, tasks, named):
-        made = real(session, sampling, tasks, named)
+    def fewer(session, sampling, tasks, named, **more):
+        made = real(session, sampling, tasks, named, **more)
         return dataclasses.replace(made, tasks=made.tasks[:-4]) if named[0] == "heldout" else made
 
     with monkeypatch.context() as m:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,7 @@ from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.models.weights import load_into, read_tensors, weight_hash
 from rollbook.records import (
     EnvironmentImage,
+    EnvironmentProof,
     LedgerError,
     PolicyVersion,
     ResolvedRecipe,
@@ -40,8 +42,10 @@ from rollbook.records.ready_made import NamedReward
 from rollbook.records.recipe import EnvironmentReward, RewardSettings
 from rollbook.rewards import MagistralJudge, RewardError, package_versions
 from rollbook.rewards.composed import ComposedJudge
+from rollbook.rewards.rescore import fingerprint, proof_items, rescore
 
 Told = Callable[[str], None]
+PROVED = 8          # tasks that a proof is made with, see orchestration
 CHANCE = ("timeout", "crash", "out_of_memory", "unavailable")      # verdicts that may come out otherwise without anybody's fault
 
 
@@ -93,6 +97,7 @@ def deep_findings(path: str | os.PathLike[str], *, sample: int, told: Told = lam
     `told` is called with a line of text when a part begins. Raises LedgerError where the run's chain of hashes is broken.
     """
     from rollbook.audit.deep_models import gradients_again, logprobs_again, probes_again
+    from rollbook.audit.deep_samples import samples_again
 
     if sample < 1:
         raise LedgerError("a deep audit needs a sample", got=str(sample), fix="ask for 1 trajectory or more")
@@ -105,6 +110,8 @@ def deep_findings(path: str | os.PathLike[str], *, sample: int, told: Told = lam
         found.append(not_executed(11, f"bits are not compared: {in_words(differ)}; numbers are, within {work.ruler().tolerance}"))
     told(f"resetting the environment and judging {len(work.sample.judged)} trajectories again")
     found += _judged(work)
+    told("sampling attempts again")
+    found += samples_again(work, sample)
     told("log-probs of sampled trajectories")
     found += logprobs_again(work)
     told("probes of versions whose weights are stored")
@@ -167,8 +174,31 @@ def _judged(work: Work) -> list[DeepFinding]:
         recorded = [content_id(one) for one in work.ledger.records(EnvironmentImage)]
         same = content_id(image) in recorded
         verdicts = judge.judge([row.trace for row in rows], tasks)
+        proof = _proof_again(work, judge) if same else not_executed(4, "the judge here is another than the run's: its proof was "
+                                                                       "not made again")
     why = "" if same else "; the judge's code, settings or packages here are not those of the run, so only numbers were compared"
-    return [_reset(rows, tasks, work.tokenizer, built=same), _compared(rows, verdicts, exact=same, why=why)]
+    return [proof, _reset(rows, tasks, work.tokenizer, built=same), _compared(rows, verdicts, exact=same, why=why)]
+
+
+def _proof_again(work: Work, judge: MagistralJudge) -> DeepFinding:
+    """Stage 4: the proof's trials made again: the judge's verdicts now, and in a fresh process under every changed condition."""
+    proof = next(iter(work.ledger.records(EnvironmentProof)), None)
+    table = next((event for event in work.ledger.events("RecordTable") if event.body["name"] == "tasks/train"), None)
+    if proof is None or table is None:
+        return not_executed(4, "the run holds no proof of its environment, or no training tasks to make it again with")
+    items = proof_items(list(islice(work.ledger.table_records(table), PROVED)), PROVED)
+    mine = fingerprint(judge, items)
+    found = rescore(type(judge), work.recipe.settings.reward, items)
+    made = 0
+    for trial in proof.trials:
+        if trial.kind not in found or "symbolic" in trial.changed:
+            continue
+        if (trial.first, trial.second) != (mine.verdicts, found[trial.kind].verdicts):
+            return failed(4, content_id(proof), f"its trial {trial.kind} ({trial.changed}) is recorded as {trial.first[:12]} and "
+                          f"{trial.second[:12]}; made again it is {mine.verdicts[:12]} and {found[trial.kind].verdicts[:12]}",
+                          "prove the environment again; its verdicts depend on what changed, or the proof was not made")
+        made += 1
+    return passed(4, f"{made} trials of its proof made again: equal verdicts")
 
 
 def _judged_composed(rows: Sequence[SampledRow], tasks: Mapping[TaskId, Task], reward: ComposedReward | NamedReward,

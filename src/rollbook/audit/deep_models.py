@@ -8,7 +8,7 @@ import torch
 
 from rollbook.audit import stored
 from rollbook.audit.deep import DeepFinding, Work, failed, not_executed, passed
-from rollbook.audit.replay_steps import PolicyStep, gradients, new_learner, sft_step
+from rollbook.audit.replay_steps import PolicyStep, new_learner, policy_step, sft_step
 from rollbook.audit.ruler import Mismatch, Ruler
 from rollbook.audit.sampled import SampledRow
 from rollbook.ledger.encoding import record_id
@@ -151,7 +151,8 @@ def gradients_again(work: Work) -> list[DeepFinding]:
     missing = f"; not {', '.join(lost)}" if lost else ""
     if not told:
         return [not_executed(11, f"no update could be computed again{missing}")]
-    return [passed(11, f"gradient norm of the first update computed again, equal: {', '.join(told)}{missing}; {rest}")]
+    return [passed(11, f"the first update taken again, gradient norm and a policy's weights after it equal: {', '.join(told)}"
+                   f"{missing}; {rest}")]
 
 
 def _first_sft(work: Work, ruler: Ruler, name: str, stage: Sft, start: PolicyVersion) -> float | None:
@@ -191,9 +192,9 @@ def _first_policy(work: Work, ruler: Ruler, name: str, stage: PolicyGradient, st
             table = next((one for one in ledger.events("TraceTable") if one.body["name"] == batch.scope.rpartition("/")[0]), None)
             ruler.at(name, batch.scope, event.id)
             work.load(start)
-            gradients(ruler, ledger, new_learner(work.decoder, stage, dtype=work.dtype), stage,
-                      PolicyStep(batch_id=update.batch, batch=batch, credit=credits[batch.scope], table=table, update=update),
-                      take=False)
+            policy_step(ruler, ledger, new_learner(work.decoder, stage, dtype=work.dtype), stage,
+                        PolicyStep(batch_id=update.batch, batch=batch, credit=credits[batch.scope], table=table,
+                                   update=update))
             return update.grad_norm
     return None
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from rollbook.audit.plan import Generated, generated
 from rollbook.ledger import Ledger
+from rollbook.ledger.bundle import AFTERWARDS
+from rollbook.ledger.kinds import HOUSEKEEPING
 from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.records import (
     Composition,
@@ -21,6 +24,7 @@ from rollbook.records import (
     ResolvedRecipe,
     RunEnd,
     SamplingEnvelope,
+    Selection,
     SplitManifest,
     Task,
     TokenizerFile,
@@ -65,6 +69,7 @@ class RunIndex:
         self.split: SplitManifest | None = None
         self.tokenizer_file: TokenizerFile | None = None
         self.raws: dict[str, RawTask] = {}
+        self.own: dict[str, RawTask] = {}               # the raw tasks of the run itself, not those of protected protocols
         self.tasks: dict[str, Task] = {}
         self.sides: dict[str, Literal["train", "heldout"]] = {}
         self.images: dict[str, EnvironmentImage] = {}
@@ -77,6 +82,8 @@ class RunIndex:
         self.recent = Recent()
         self.host: HostRun | None = None
         self.host_tasks: dict[str, HostTask] = {}
+        self.selections: dict[str, Selection] = {}
+        self.contradictions: list[str] = []
 
     @cached_property
     def tokenizer(self) -> ChatTokenizer | None:
@@ -85,17 +92,38 @@ class RunIndex:
             return None
         return ChatTokenizer.from_document(self.ledger.get(self.tokenizer_file.blob))
 
+    @cached_property
+    def generated(self) -> Generated | str:
+        """The recipe's tasks generated again, or why they cannot be; not before every raw task was read."""
+        return generated(self.recipe, self.own)
+
+    @property
+    def train(self) -> tuple[str, ...]:
+        """The tasks of the training side in their order."""
+        return tuple(task for task, side in self.sides.items() if side == "train")
+
+    @property
+    def heldout(self) -> tuple[str, ...]:
+        """The tasks of the held-out side in their order."""
+        return tuple(task for task, side in self.sides.items() if side == "heldout")
+
     def take(self, identity: str, record: object) -> None:
         """Files a record under its id, where detectors will look for it."""
+        if self.complete and self.recipe is not None and type(record).__name__ not in AFTERWARDS | HOUSEKEEPING:
+            self.contradictions.append(f"{identity} was recorded after the run had ended")
         match record:
             case ResolvedRecipe():
-                self.recipe = record
+                self._recipe(identity, record)
             case RawTask():
                 self.raws[identity] = record
+                if self.table == "tasks/raw":
+                    self.own[identity] = record
             case Task():
                 self.tasks[identity] = record
                 if self.table in ("tasks/train", "tasks/heldout"):
                     self.sides[identity] = "train" if self.table == "tasks/train" else "heldout"
+            case HostRun() if self.recipe is not None:
+                self.contradictions.append(f"{identity} calls this a run of {record.host}, and a recipe is on record")
             case HostRun():
                 self.host = record
             case HostTask():
@@ -105,11 +133,14 @@ class RunIndex:
             case EnvironmentImage():
                 self.images[identity] = record
             case TokenizerFile():
-                self.tokenizer_file = record
+                if self.tokenizer_file not in (None, record):
+                    self.contradictions.append(f"{identity} is a second tokenizer or template")
+                self.tokenizer_file = self.tokenizer_file or record
             case SamplingEnvelope():
                 self.envelopes[identity] = record
             case Composition():
-                self.compositions[record.digest] = record
+                if self.compositions.setdefault(record.digest, record) != record:
+                    self.contradictions.append(f"{identity} gives the judge {record.digest[:12]} other parts than before")
             case ProtocolBundle():
                 self.protocols[identity] = record
             case EvalReport():
@@ -117,7 +148,20 @@ class RunIndex:
             case PolicyVersion():
                 self.versions[record.index] = record
                 self.version_ids[identity] = record.index
+            case Selection():
+                self.selections[record.stage] = record
             case RunEnd():
                 self.complete = record.status == "completed"
             case _:
                 pass
+
+    def _recipe(self, identity: str, record: ResolvedRecipe) -> None:
+        """The first recipe is the run's: everything is compared with it. It must be the one that the manifest names."""
+        named = self.ledger.manifest.get("recipe")
+        if self.recipe is not None or self.host is not None:
+            self.contradictions.append(f"{identity} is a second recipe" if self.host is None else
+                                       f"{identity} is a recipe, and the run is said to be of {self.host.host}")
+            return
+        self.recipe = record
+        if named is not None and named != identity:
+            self.contradictions.append(f"{identity} is not the recipe that the manifest names, {str(named)[:40]}")

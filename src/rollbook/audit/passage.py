@@ -53,6 +53,9 @@ def _deepened(path: str | os.PathLike[str], rows: Sequence[AuditRow], sample: in
 def _row(run: RunIndex, detector: Detector) -> AuditRow:
     """The detector's finding; of a stage that the host of a recorded run does not show, the host's own words why."""
     host = run.host
+    if detector.name == "update":               # the row that compares with the recipe
+        for what in run.contradictions:
+            detector.fail(what.partition(" ")[0], what, "record one recipe, the manifest's, or one host, before anything else")
     if host is not None and detector.name in host.unseen:
         return AuditRow(stage=detector.stage, name=detector.name, result="not_applicable", record=None, remedy=None,
                         evidence=f"{host.host} {host.version}: {host.unseen[detector.name]}")
@@ -79,7 +82,7 @@ def read(ledger: Ledger, detectors: Sequence[Detector], told: Told = lambda _: N
         else:
             run.table = None
             record = event.record()
-            if isinstance(record, HostRun):
+            if isinstance(record, HostRun) and run.recipe is None:
                 detectors = [detector for detector in detectors if detector.name not in record.unseen]
             _show(run, event.id, record, detectors)
             step = steps.take(event.id, record) if run.host is None else None       # a host has no optimizer batches

@@ -175,7 +175,7 @@ class Beside:
             return
         self.ruler.at(merged.stage, f"merge of {merged.stage}", identity)
         try:
-            parts = [(self._weights_of(source), weight) for source, weight in stage.policies.items()]
+            parts = [(self._weights_of(source), weight) for source, weight in sorted(stage.policies.items())]
             base = None if stage.base is None else self._weights_of(stage.base)
         except LedgerError as error:
             self.notes.append(f"{merged.stage} was not merged again: {error.what}")

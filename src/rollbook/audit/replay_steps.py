@@ -124,7 +124,7 @@ def gradients(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: Polic
         ruler.number(f"loss.{name}", step.update.loss.get(name), value, slack.loss, share=False)
     first = learner.optimizer.steps == 1
     ruler.number("grad_norm", step.update.grad_norm, measured.stepped.grad_norm, slack.grad_norm if first else None)
-    if take and step.update.kl_nats is not None:
+    if step.update.kl_nats is not None:
         ruler.number("kl_nats", step.update.kl_nats, learner.kl_to_start(packed, measured.logp_T), slack.logp_nats, share=False)
     return measured
 

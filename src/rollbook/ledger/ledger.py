@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from rollbook.ledger.chain import Event, read_events
+from rollbook.ledger.chain import Event, is_void, read_event, read_events, scan, void_ranges
 from rollbook.ledger.genesis import read_manifest, write_manifest
 from rollbook.ledger.kinds import HOUSEKEEPING, TABLES, RecordTable, Rollback, TraceTable, known_kind, loggable
 from rollbook.ledger.layout import FOLDERS, LOCK, MANIFEST, refusing, sync_folder, table_file, table_path
 from rollbook.ledger.lock import WriteLock
 from rollbook.ledger.log import EventLog, entry, log_end
+from rollbook.ledger.manifest import machine
 from rollbook.ledger.objects import file_digest, get_object, put_object
 from rollbook.ledger.repair import mend, tail_of
 from rollbook.ledger.verify import VerifyReport, verify_run
@@ -157,13 +158,14 @@ class Ledger:
     def rollback(self, after: int, reason: str) -> int:
         """Declares every event after sequence number `after` void, for a step that was not finished; how many there were.
 
-        The events stay in the log, iteration leaves them out, their tables are removed and their names are free again.
+        The events stay in the log, iteration leaves them out, their tables are removed and their names are free again. The
+        machine is noted beside the rollback: on the same one what is made again comes out the same.
         """
         with self._mutex:
             last = self._writer().end.seq
             void = [event for event in self.events() if event.seq > after and event.kind not in HOUSEKEEPING]
             if void:
-                self._append([entry(Rollback(first=after + 1, last=last, reason=reason))])
+                self._append([entry(Rollback(first=after + 1, last=last, reason=reason), {"machine": machine()})])
                 for event in (event for event in void if event.kind in TABLES):
                     path = table_file(self.root, event.record().observed.get("path"), event.position)
                     self._tables.discard(path)
@@ -179,6 +181,14 @@ class Ledger:
     def events(self, kind: str | None = None) -> Iterator[Event]:
         """The standing events in order, all or of one kind; the chain is verified along the way."""
         return read_events(self.root, self.genesis, None if kind is None else {loggable(kind)})
+
+    def void_events(self) -> Iterator[Event]:
+        """The events that a rollback took back, in order: what was done and then made again. Their tables are gone."""
+        ranges = void_ranges(self.root, self.genesis)
+        for link in scan(self.root, self.genesis) if ranges else ():
+            event = read_event(link)
+            if is_void(event, ranges):
+                yield event
 
     def records(self, cls: type[T]) -> Iterator[T]:
         """Every standing record of a class in log order: logged alone, in a table, or in the rows of a trace table."""

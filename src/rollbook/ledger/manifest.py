@@ -29,7 +29,7 @@ def environment_manifest() -> dict[str, Any]:
 
     No host, user or path, and no environment variable outside `SETTINGS`; a setting with an unusual value is withheld.
     """
-    return {"python": platform.python_version(), "implementation": platform.python_implementation(), "machine": _machine(),
+    return {"python": platform.python_version(), "implementation": platform.python_implementation(), "machine": machine(),
             "packages": _packages(), "code": _code(Path(rollbook.__file__).parent), "settings": _settings()}
 
 
@@ -39,7 +39,8 @@ def without_home(path: str) -> str:
     return "~" + path[len(home):] if home != "/" and (path == home or path.startswith(home + "/")) else path
 
 
-def _machine() -> dict[str, str | int | None]:
+def machine() -> dict[str, str | int | None]:
+    """System, processor, cores and memory; no host."""
     return {"system": platform.system(), "architecture": platform.machine(), "cpu": _cpu_model(), "cores": os.cpu_count(),
             "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
             "memory_bytes": _memory_bytes()}

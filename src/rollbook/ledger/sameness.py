@@ -39,6 +39,15 @@ def unlike(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[Unlike, .
                  for name in sorted({*recorded, *found}) if recorded.get(name) != found.get(name))
 
 
+def elsewhere(observed: Mapping[str, Any] | None, manifest: Mapping[str, Any]) -> bool:
+    """Whether a rollback was noted on another machine than the run's: what is made again there may have other bits."""
+    there = manifest.get("machine")
+    here = (observed or {}).get("machine")
+    if not isinstance(there, Mapping) or not isinstance(here, Mapping):
+        return False
+    return any(there.get(name) != here.get(name) for name in ("system", "architecture", "cpu", "cores", "usable_cores"))
+
+
 def in_words(found: Sequence[Unlike], *, limit: int = 6) -> str:
     """The differences in one line."""
     more = f" and {len(found) - limit} more" if len(found) > limit else ""

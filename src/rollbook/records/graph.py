@@ -75,7 +75,7 @@ def own(field: str) -> str | None:
 def begins(stage: Stage) -> str:
     """The stage (or `start`) whose policy a stage begins with."""
     if isinstance(stage, Merge):
-        return stage.base if stage.base is not None else next(iter(stage.policies))
+        return stage.base if stage.base is not None else min(stage.policies)
     return stage.policy
 
 

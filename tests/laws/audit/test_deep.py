@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from attacked import quick_recipe
+from forging import forge
 from small_runs import Quiet
 
 from rollbook.audit.deep import deep_findings
@@ -26,7 +27,7 @@ def model_of(run):
 def test_an_honest_run_passes_in_every_stage_that_can_be_executed_again(small_run):
     told = []
     findings = deep_findings(small_run, sample=24, told=told.append)
-    assert {finding.stage: finding.result for finding in findings} == dict.fromkeys((4, 7, 8, 11, 12), "pass")
+    assert {finding.stage: finding.result for finding in findings} == dict.fromkeys((4, 6, 7, 8, 11, 12), "pass")
     assert told and "24 trajectories judged again" in next(one.evidence for one in findings if one.stage == 8)
     assert "weights are not stored" in next(one.evidence for one in findings if one.stage == 7)
     assert deep_findings(small_run, sample=24) == findings
@@ -60,6 +61,35 @@ def test_log_probs_of_other_weights_and_a_gradient_of_another_loss_are_found(sma
     findings = found(tmp_path / "run")
     assert findings[7].result == "fail" and "nats per token off" in findings[7].evidence
     assert findings[11].result == "fail" and "`gradient`" in findings[11].evidence and findings[11].record.startswith("Update:")
+
+
+def test_attempts_under_luckier_uniforms_and_an_optimizer_that_steps_twice_are_found(small_run, tmp_path, monkeypatch):
+    from rollbook.rollouts.engines import stream
+    from rollbook.training.optimizer import Optimizer
+    uniforms, step = stream.uniforms, Optimizer.step
+
+    def twice(self, where):
+        done = step(self, where)
+        self.steps -= 1
+        step(self, where)
+        return done
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "uniforms", lambda seed, key, count: uniforms(seed + 1, key, count))
+        patch.setattr(Optimizer, "step", twice)
+        assert run_recipe(quick_recipe(model_of(small_run)), tmp_path / "run", Quiet()) == 0
+    findings = found(tmp_path / "run")
+    assert findings[6].result == "fail" and "come out otherwise" in findings[6].evidence
+    assert findings[11].result == "fail" and "weights_after" in findings[11].evidence
+
+
+def test_a_proof_that_was_written_and_not_made_is_found(small_run, tmp_path):
+    def change(kind, body, number):
+        if kind == "EnvironmentProof":
+            body["trials"] = [{**one, "first": "5" * 64, "second": "5" * 64} if one["kind"] == "clock" else one
+                              for one in body["trials"]]
+        return body
+    finding = next(one for one in deep_findings(forge(small_run, tmp_path / "run", change), sample=4) if one.stage == 4)
+    assert finding.result == "fail" and "made again" in finding.evidence and finding.record.startswith("EnvironmentProof:")
 
 
 def test_a_checkpoint_of_other_weights_is_found(small_run, tmp_path):

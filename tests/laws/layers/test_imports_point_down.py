@@ -28,10 +28,11 @@ ALLOWED = {  # the table of the architecture
     "evaluation": {"records", "tasks", "environments", "rewards", "rollouts"},
     "orchestration": LOWER,
     "adapters": {"records", "ledger"},
-    "audit": {"records", "ledger", "objectives", "models", "tasks", "environments", "rewards", "experience", "training",
-              "evaluation"},
+    "audit": {"records", "ledger", "objectives", "models", "tasks", "environments", "rewards", "rollouts", "experience",
+              "training", "evaluation"},        # rollouts: a deep audit samples attempts again
     "recipes": {"records", "evidence"},
     "report": {"records", "evidence", "ledger"},
+    "__main__": {"cli"},
     "cli": LOWER | {"audit", "cli_audit", "cli_checklist", "cli_claims", "cli_curate", "cli_preflight", "cli_env", "cli_eval",
                     "cli_evidence", "cli_rewards", "cli_plan",
                     "cli_gate", "cli_inspect", "cli_metrics", "cli_output", "cli_progress", "cli_recipes", "cli_rerun",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rollbook.audit.detector import Detector, Row
 from rollbook.audit.index import RunIndex
+from rollbook.audit.plan import excuse
 from rollbook.audit.sources import TaskTables, raw_of, use_of
 from rollbook.records import Decontamination, Demonstration, Dispatch, EvalReport, Overlap, ProtocolBundle, RawTask
 from rollbook.tasks import Likeness, Side, decontaminate, ids_hash
@@ -30,6 +31,7 @@ class AcquisitionDetector(Detector):
         self.trained: dict[str, str] = {}                       # task -> the first record that used it for training
         self.protected: dict[tuple[str, ...], str] | None = None
         self.sensitive = 0
+        self.used: str | None = None                            # the first trajectory or demonstration
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         self.tables.take(run, identity, record)
@@ -38,6 +40,9 @@ class AcquisitionDetector(Detector):
                 self._raw(identity, record)
             case Decontamination():
                 self.recorded[identity] = record
+                if self.used is not None:
+                    self.fail(identity, f"it was made after {self.used} had used a task", "compare before anything is sampled or "
+                              "demonstrated")
             case ProtocolBundle():
                 self.bundles[record.tasks] = identity
             case Dispatch() if record.scope.startswith("eval/"):
@@ -50,6 +55,7 @@ class AcquisitionDetector(Detector):
                 pass
 
     def row(self, run: RunIndex, row: Row) -> None:
+        self.used = self.used or row.id
         if row.trace.task not in self.trained and use_of(run, run.table or "") != "evaluation":
             self.trained[row.trace.task] = row.id
 
@@ -66,6 +72,7 @@ class AcquisitionDetector(Detector):
                 self.fail(record, f"{task} was trained on and never compared with an evaluation protocol",
                           "compare every training task with every protocol before the first update")
         self._protocols(run)
+        self._drawn(run)
         if self.recorded:
             self.checked(len(self.trained))
         elif self.trained or self.bundles:
@@ -91,6 +98,7 @@ class AcquisitionDetector(Detector):
 
     def _demonstration(self, run: RunIndex, identity: str, shown: Demonstration) -> None:
         """A demonstration of a task counts as its use; any other text is compared with the protected tasks itself."""
+        self.used = self.used or identity
         if shown.task in run.tasks or shown.task.startswith("Task:"):
             self.trained.setdefault(shown.task, identity)
             return
@@ -145,6 +153,19 @@ class AcquisitionDetector(Detector):
             shown = "; ".join(f"{name} {_short(getattr(recorded, name))}, recomputed {_short(getattr(again, name))}"
                               for name in differing)
             self.fail(identity, f"the comparison made again differs: {shown}", "record what the comparison found")
+
+    def _drawn(self, run: RunIndex) -> None:
+        """The raw tasks are those that the recipe's generators draw: none was left out for being hard, none put in."""
+        due = run.generated
+        if isinstance(due, str):
+            return self.note(f"the raw tasks were not drawn again: {due}") if run.recipe is not None else None
+        missing, extra = set(due.raw) - run.own.keys(), run.own.keys() - set(due.raw)
+        if not missing and not extra:
+            return self.note(f"{len(due.raw)} raw tasks drawn again")
+        if (why := excuse(run.ledger.manifest)) is not None:
+            return self.note(f"drawn again, {len(missing)} raw tasks come out otherwise: {why}")
+        return self.fail(min(extra or missing), f"the recipe's generators draw {len(due.raw)} raw tasks; {len(missing)} of them "
+                         f"are not on record, and {len(extra)} on record were not drawn", "keep every task that the recipe draws")
 
     def _protocols(self, run: RunIndex) -> None:
         """Every protocol's tasks must have been on the protected side of a comparison."""

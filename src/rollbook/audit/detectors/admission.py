@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rollbook.audit.advantages import AXES
 from rollbook.audit.attempts import Distribution, Issued, Place, compared, latency_class, parse
+from rollbook.audit.curation import Curations
 from rollbook.audit.detector import Detector, Row
 from rollbook.audit.estimator import inner, whole
 from rollbook.audit.index import RunIndex
-from rollbook.records import Batch, Census, Dispatch, Outcome, Scored, StageEnd, StepReport, Unscored, Verdict
+from rollbook.audit.schedule import Schedule
+from rollbook.ledger.kinds import TraceTable
+from rollbook.ledger.sameness import elsewhere
+from rollbook.records import (
+    Batch,
+    Census,
+    Curation,
+    Dispatch,
+    Outcome,
+    Ranking,
+    Scored,
+    Selection,
+    StageEnd,
+    StepReport,
+    Unscored,
+    Verdict,
+)
 from rollbook.records.recipe import PolicyGradient
 
 SAME = 1e-9             # rewards closer than this are one reward
 LEAST = 2               # a baseline needs two scored attempts
 OF_GROUP = ("accepted", "uniform", "group_incomplete")
+BY_CHANCE = ("timed_out", "failed", "cancelled")
+UNDUE = ("invalid", "resampled")        # codes that say nothing of a trajectory with a verdict
 STOPPED = {"truncated": ("length", "context_full"), "failed": ("failed",), "cancelled": ("cancelled",),
            "timed_out": ("cancelled",)}
 
@@ -70,6 +89,22 @@ class Scope:
     rows: dict[str, tuple[str, str, int, int | None]] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     trained: set[str] = field(default_factory=set)
+    tokens: Counter[int] = field(default_factory=Counter)           # hash of a trajectory's tokens -> how often it was drawn
+    claims: list[tuple[str, str, int]] = field(default_factory=list)    # trace, duplicate or surplus, hash of its tokens
+
+    def accepted(self) -> Counter[int]:
+        """Accepted groups per wave."""
+        names = (name.split("/") for name, group in self.groups.items() if "accepted" in group.codes)
+        return Counter(int(parts[2]) for parts in names if len(parts) > 3 and parts[2].isdigit())
+
+    def untrue(self, least: int) -> Iterator[tuple[str, str]]:
+        """Attempts called a duplicate or surplus that are none, `least` being the groups a step waits for."""
+        held = self.accepted().total()
+        for trace, code, tokens in self.claims:
+            if code == "duplicate" and self.tokens[tokens] < 2:
+                yield trace, "it is called a duplicate, and no other attempt of its step has its tokens"
+            elif code == "surplus" and held < least:
+                yield trace, f"it is called surplus, and its step accepted {held} groups of the {least} that it waits for"
 
 
 class AdmissionDetector(Detector):
@@ -87,11 +122,25 @@ class AdmissionDetector(Detector):
         self.last_census = 0
         self.unproven: Counter[str] = Counter()
         self.issued, self.trained = Distribution(), Distribution()
+        self.schedule = Schedule()
+        self.curations = Curations()
+        self.made: dict[tuple[str, str], str] = {}      # kind and name -> what stands of it
+        self.clocked: set[str] = set()                  # tables with attempts that the clock or a crash ended
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         match record:
+            case TraceTable():
+                self.made["TraceTable", record.name] = identity
             case Dispatch():
+                self.made["Dispatch", record.scope] = identity
                 self._dispatched(run, identity, record)
+                self._foretold(self.schedule.dispatched(run, identity, record))
+            case Selection():
+                self._foretold(self.schedule.selected(run, identity, record))
+            case Curation():
+                self._foretold((identity, *fault) for fault in self.curations.curated(run, record))
+            case Ranking():
+                self._foretold((identity, *fault) for fault in self.curations.ranked(run, record))
             case Outcome():
                 self._ended(run, identity, record)
             case Census():
@@ -111,12 +160,16 @@ class AdmissionDetector(Detector):
 
     def row(self, run: RunIndex, row: Row) -> None:
         trace, outcome = row.trace, row.outcome
+        self.curations.row(run, row)
         at = self._ended(run, row.id, outcome)
         if outcome.attempt != trace.attempt or (at is not None and at.task != trace.task):
             self.fail(row.id, f"attempt {outcome.attempt} was issued for another task than {trace.task}",
                       "give every trajectory the attempt and task that it was issued for")
         self._code(row)
-        if run.table is None or not policy_stage(run, run.table):
+        if run.table is not None and (outcome.code in BY_CHANCE or isinstance(row.verdict, Unscored)):
+            self.clocked.add(run.table)
+        stage = policy_stage(run, run.table or "")
+        if run.table is None or stage is None:
             return
         scope = self.steps.setdefault(run.table, Scope())
         length, latency = trace.action_count, latency_class(trace.observed)
@@ -126,6 +179,7 @@ class AdmissionDetector(Detector):
         if group is None:
             group = scope.groups[trace.group] = Group(trace.task, row.id)
         group.add(outcome.code, row.verdict)
+        self._claimed(run, row, stage, scope)
         if group.task != trace.task:
             self.fail(row.id, f"group {trace.group} holds attempts at {trace.task} and at {group.task}",
                       "group attempts at one task only: they share a baseline")
@@ -142,6 +196,7 @@ class AdmissionDetector(Detector):
                           "record an outcome for every attempt, also for one that crashed or was dropped")
             else:
                 flying += one.missing
+        self._again(run)
         if run.complete:
             for scope in list(self.steps):
                 self._close(scope, f"{scope}")
@@ -152,6 +207,38 @@ class AdmissionDetector(Detector):
         if self.unproven:
             counts = ", ".join(f"{code} {count}" for code, count in sorted(self.unproven.items()))
             self.note(f"codes that no record proves: {counts}")
+
+    def _again(self, run: RunIndex) -> None:
+        """What was taken back and made again came out the same: nobody tried until the outcome pleased."""
+        if run.recipe is None or any(isinstance(stage, PolicyGradient) and stage.asynchrony is not None
+                                     for stage in run.recipe.settings.stages.values()):
+            return                      # a recorded host, and who samples while it trains, owes nobody the same samples
+        moved = {seq for event in run.ledger.events("Rollback") if elsewhere(event.observed, run.ledger.manifest)
+                 for seq in range(int(event.body["first"]), int(event.body["last"]) + 1)}
+        same = apart = 0
+        for event in run.ledger.void_events():
+            name = str(event.body.get("name" if event.kind == "TraceTable" else "scope"))
+            stands = self.made.get((event.kind, name))
+            if stands is None and run.complete and event.kind in ("TraceTable", "Dispatch"):
+                self.fail(event.id, f"{name} was taken back and never made again ({event.position})",
+                          "take back only what is made again")
+            if stands is None or name in self.clocked:
+                continue
+            if stands == event.id:
+                same += 1
+            elif event.seq in moved:
+                apart += 1
+            else:
+                self.fail(stands, f"{name} was taken back and made again, and came out otherwise: it was {event.id[:24]} "
+                          f"({event.position})", "let resuming make the same attempts again; sample once, and keep what came")
+        if same:
+            self.note(f"{same} dispatches and tables were made a second time and came out the same")
+        if apart:
+            self.note(f"{apart} came out otherwise when they were made again on another machine")
+
+    def _foretold(self, faults: Iterable[tuple[str, str, str]]) -> None:
+        for where, evidence, remedy in faults:
+            self.fail(where, evidence, remedy)
 
     def _dispatched(self, run: RunIndex, identity: str, record: Dispatch) -> None:
         known = [run.tasks.get(task) or run.host_tasks.get(task) for task in record.tasks]
@@ -198,8 +285,26 @@ class AdmissionDetector(Detector):
             late = isinstance(verdict, Unscored) and (code, verdict.code) in (("timed_out", "timeout"), ("failed", "crash"))
             if reason not in STOPPED[code] and not late:
                 self.fail(row.id, f"{row.trace.attempt} is called {code} and stopped with {reason}", "give attempts a true code")
-        elif code not in (*OF_GROUP, "unscored"):
+        elif code in UNDUE and not unscored:
+            self.fail(row.id, f"{row.trace.attempt} is called {code} and has a reward: nothing on record says why it does not "
+                      "count", "reject scored attempts under a code that the record bears out")
+        elif code in UNDUE:
             self.unproven[code] += 1
+
+    def _claimed(self, run: RunIndex, row: Row, stage: PolicyGradient, scope: Scope) -> None:
+        """What a rejected attempt is called, for the census to judge; one that is called stale is judged here."""
+        if stage.asynchrony is not None:
+            return                      # groups come and go beside the steps; what is stale is judged with the versions
+        tokens, code = hash(row.trace.token_ids), row.outcome.code
+        scope.tokens[tokens] += 1
+        if code in ("duplicate", "surplus"):
+            scope.claims.append((row.id, code, tokens))
+        elif code == "stale":
+            oldest = min((segment.version or 0 for segment in row.trace.policy_segments), default=0)
+            newest = max(run.versions, default=0)
+            if newest - oldest <= stage.max_policy_age:
+                self.fail(row.id, f"it is called stale at an age of {newest - oldest} versions, max_policy_age is "
+                          f"{stage.max_policy_age}", "reject what is older than the recipe allows, nothing else")
 
     def _census(self, run: RunIndex, identity: str, record: Census) -> None:
         self.checked()
@@ -228,8 +333,19 @@ class AdmissionDetector(Detector):
             if _plain(stated) != _plain(found):
                 self.fail(identity, f"the census of {record.scope} says {what}: {_plain(stated)}; the dispatches and outcomes of "
                           f"this scope say {_plain(found)}", "count a census from the dispatches and outcomes that are on record")
-        for name, group in self.steps[record.scope].groups.items() if record.scope in self.steps else ():
-            if (untrue := group.untrue(policy_stage(run, record.scope))) is not None:
+        self._stepped(run, identity, record.scope)
+
+    def _stepped(self, run: RunIndex, identity: str, name: str) -> None:
+        """The groups of a policy step, its waves, and what it called surplus."""
+        scope, stage = self.steps.get(name), policy_stage(run, name)
+        if scope is None or stage is None:
+            return
+        for evidence in self.schedule.stepped(run, name.partition("/")[0], scope.accepted()):
+            self.fail(identity, evidence, "go on to the next wave by the recipe's rule alone, never by what came out")
+        for trace, evidence in scope.untrue(stage.groups):
+            self.fail(trace, evidence, "reject attempts under a true code")
+        for name, group in scope.groups.items():
+            if (untrue := group.untrue(stage)) is not None:
                 self.fail(group.trace, f"{untrue} ({name})", "admit groups by the rule: two or more scored attempts whose "
                           "rewards differ")
 

@@ -12,11 +12,14 @@ from safetensors.numpy import load
 from rollbook.audit.detector import Detector
 from rollbook.audit.index import RunIndex
 from rollbook.audit.ownership import NotRendered, Owned, owned
+from rollbook.audit.plan import excuse
 from rollbook.records import Demonstration, SftReport
 from rollbook.records.recipe import Sft
 from rollbook.rewards import format_gate
 from rollbook.rewards.numbers import compare
+from rollbook.tasks import TaskError, demonstrations
 
+WRITTEN = 50_000               # demonstrations of a stage, up to which they are written again
 WEIGHT_TOLERANCE = 1e-6        # relative: weights are float32
 RENDER = "render demonstrations from their messages and label each token by the role that wrote it"
 ZERO = "give loss weight to the policy's own turns only"
@@ -44,17 +47,26 @@ class ColdStartDetector(Detector):
         self.trained: set[str] = set()
         self.steps: Counter[str] = Counter()
         self.spelled = 0
+        self.general: Counter[str] = Counter()
+        self.texts: dict[str, list[tuple[str, int]]] = {}       # stage -> demonstrations of tasks, hash of task and text
+        self.shown: dict[str, list[str]] = {}       # stage -> its demonstrations in the order of their table
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         if isinstance(record, Demonstration):
             self.checked()
             self.authors[f"{record.author} ({record.validation})"] += 1
+            self.shown.setdefault((run.table or "").partition("/")[0], []).append(identity)
+            self.general[(run.table or "").partition("/")[0]] += record.task not in run.tasks
+            if record.task in run.tasks:
+                spoken = hash((record.task, record.messages[-1].content))
+                self.texts.setdefault((run.table or "").partition("/")[0], []).append((identity, spoken))
             self._stated(run, identity, record)
             self.known[identity] = self._owned(run, identity, record)
         elif isinstance(record, SftReport):
             self.checked()
             self.steps[record.stage] += 1
             self._trained(run, identity, record)
+            self._in_turn(run, identity, record)
 
     def finish(self, run: RunIndex) -> None:
         if run.recipe is not None and run.complete:
@@ -69,6 +81,64 @@ class ColdStartDetector(Detector):
             self.note("authors: " + ", ".join(f"{name} {count}" for name, count in sorted(self.authors.items())))
         if self.spelled:
             self.note(f"{self.spelled} demonstrations spell their prompt in other tokens than the tokenizer's")
+
+    def _in_turn(self, run: RunIndex, identity: str, report: SftReport) -> None:
+        """Every demonstration trains once, in the order of its table, as many at a time as the recipe says."""
+        stage = run.recipe.settings.stages.get(report.stage) if run.recipe is not None else None
+        if not isinstance(stage, Sft):
+            return
+        number, shown = self.steps[report.stage], self.shown.get(report.stage, [])
+        if report.step != number:
+            self.fail(identity, f"step {report.step} of {report.stage} comes where number {number} is due",
+                      "record every supervised step, in turn")
+        if stage.data:
+            self._from_stages(identity, report, stage)
+            return
+        due = shown[(number - 1) * stage.batch:number * stage.batch]
+        if list(report.demonstrations) != due:
+            self.fail(identity, f"step {number} of {report.stage} trained {len(report.demonstrations)} demonstrations that are "
+                      f"not the {len(due)} that are due: {len(set(due) - set(report.demonstrations))} of them left out",
+                      "train each demonstration once, in the order of the table")
+        if number == 1:
+            self._mixture(run, identity, report.stage, stage)
+            self._written(run, report.stage, stage)
+
+    def _from_stages(self, identity: str, report: SftReport, stage: Sft) -> None:
+        """A stage that learns from others shows their demonstrations and its own, as many at a time as the recipe says."""
+        own = {one for source in (report.stage, *stage.data) for one in self.shown.get(source, ())}
+        strange = [one for one in report.demonstrations if one not in own]
+        if strange or len(report.demonstrations) != stage.batch:
+            self.fail(identity, f"step {report.step} of {report.stage} trained {len(report.demonstrations)} demonstrations, the "
+                      f"recipe says {stage.batch}; {len(strange)} of them are of no stage that it learns from",
+                      "train on the recipe's data")
+
+    def _mixture(self, run: RunIndex, identity: str, name: str, stage: Sft) -> None:
+        """As many demonstrations as the steps take, and the recipe's share of general ones among them."""
+        total, general = stage.steps * stage.batch, round(stage.steps * stage.batch * stage.general_share)
+        found = self.general[name]
+        if len(self.shown.get(name, [])) != total or found != general:
+            self.fail(identity, f"{name} shows {len(self.shown.get(name, []))} demonstrations, {found} of them general; the "
+                      f"recipe asks for {total}, {general} of them general", "write the demonstrations that the recipe asks for")
+
+    def _written(self, run: RunIndex, name: str, stage: Sft) -> None:
+        """The demonstrations of tasks are those that the recipe's programs write, text for text."""
+        recipe = run.recipe
+        count = stage.steps * stage.batch - round(stage.steps * stage.batch * stage.general_share)
+        tasks = [run.tasks[task] for task in run.train]
+        if recipe is None or recipe.settings.environment is not None or not tasks or not stage.traces or count > WRITTEN:
+            return
+        try:
+            made = demonstrations(tasks, count=count, seed=recipe.settings.run.seed, mixture=stage.traces)
+        except TaskError as error:
+            return self.note(f"the demonstrations of {name} were not written again: {error.what}")
+        due = Counter(hash((one.task.id, one.text)) for one in made)
+        off = [identity for identity, text in self.texts.pop(name, []) if not _taken(due, text)]
+        if not off:
+            return self.note(f"{count} demonstrations of {name} written again")
+        if (why := excuse(run.ledger.manifest)) is not None:
+            return self.note(f"written again, {len(off)} demonstrations of {name} come out otherwise: {why}")
+        return self.fail(off[0], f"{len(off)} of {count} demonstrations of {name} are not what the recipe's programs write for "
+                         "these tasks", "show what the recipe's programs write, or name another author in the recipe")
 
     def _stated(self, run: RunIndex, identity: str, record: Demonstration) -> None:
         """Author and validation are there, and a validated answer is right where it can be compared."""
@@ -168,6 +238,12 @@ class ColdStartDetector(Detector):
                       f"{weight[at]:.3g}", "average over the policy's tokens of the whole batch")
             return False
         return True
+
+
+def _taken(due: Counter[int], text: int) -> bool:
+    """Whether this text is still due; takes it off."""
+    due[text] -= 1
+    return due[text] >= 0
 
 
 def mask(found: Owned, length: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from rollbook.audit.detector import Detector, Row
 from rollbook.audit.index import RunIndex
 from rollbook.environments import single_turn_image
 from rollbook.records import Composition, EnvironmentImage, EnvironmentProof, ProtocolBundle, Scored, Task, Trial, VerifierStamp
+from rollbook.rewards import package_versions
 from rollbook.rewards.rescore import prompts_hash
 
 KINDS = ("build", "reset", "clock", "network", "packages")
@@ -38,6 +39,9 @@ class EnvironmentDetector(Detector):
                 self.images[identity] = record
             case EnvironmentProof():
                 self.proofs[identity] = record
+                if record.judge in self.judges:
+                    self.fail(identity, f"it was made after {self.judges[record.judge]} had been judged",
+                              "prove the environment before the first attempt")
             case Composition():
                 name, _, version = record.name.partition("/")
                 self.stamps[record.digest] = VerifierStamp(name=name, version=version, digest=record.digest)
@@ -66,6 +70,8 @@ class EnvironmentDetector(Detector):
                 self.fail(identity, evidence, PIN)
             for name, reason in proof.unproved.items():
                 self.note(f"unproved: {name} ({reason})")
+                if (image := self.images.get(proof.environment)) is not None and image.name == SINGLE_TURN:
+                    self.fail(identity, f"the trial of {name} was left out ({reason}); a single turn can be tried anywhere", PIN)
         if used and not self.images and run.recipe is not None:
             self.fail("EnvironmentImage", "texts were judged, and no environment is on record",
                       "record and prove the environment")
@@ -78,8 +84,15 @@ class EnvironmentDetector(Detector):
             if stated is not None and stated != version:
                 self.fail(identity, f"it depends on {name} {version}, and the run's manifest has {name} {stated}",
                           "build the image from the packages that judge")
-        if not image.dependencies:
-            self.fail(identity, "it names no package that its verdicts depend on", PIN)
+        lacking = sorted(package_versions().keys() - image.dependencies.keys()) if image.name == SINGLE_TURN else []
+        if not image.dependencies or lacking:
+            self.fail(identity, f"its verdicts depend on {', '.join(lacking) or 'packages'} and it names none of them", PIN)
+        if image.name == SINGLE_TURN and image.network != "none":
+            self.fail(identity, f"its network policy is {image.network}, a single turn needs no network", PIN)
+        scaffolds = {envelope.scaffold.partition("/")[0] for envelope in run.envelopes.values()}
+        if scaffolds == {SINGLE_TURN} and image.name != SINGLE_TURN:
+            self.fail(identity, f"it is called {image.name}, and every attempt was a single turn",
+                      "name the environment that was used")
         if image.network == "open":
             self.note(f"the network of {image.name} is open: only the trial without it says that verdicts need none")
         if image.name == SINGLE_TURN and self.stamps:

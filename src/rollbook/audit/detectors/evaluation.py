@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 
 from rollbook.audit.detector import Detector, Row
 from rollbook.audit.index import RunIndex
+from rollbook.audit.starts import Starts
 from rollbook.evaluation.heldout import BOOTSTRAP_SEED
-from rollbook.evaluation.statistics import paired_bootstrap, wilson
+from rollbook.evaluation.statistics import mcnemar, paired_bootstrap, wilson
 from rollbook.ledger import TraceTable
-from rollbook.records import Comparison, Dispatch, EvalReport, Interval, ProtocolBundle, Scored
+from rollbook.records import Comparison, Dispatch, EvalReport, Interval, ProtocolBundle, Scored, StageEnd
+from rollbook.records.recipe import Evaluate, PolicyGradient
 from rollbook.tasks import ids_hash
 
 CLOSE = 1e-9
+LEVEL = 0.95        # the coverage every interval of a report has: a narrower one would claim more
+PLANNED = "evaluate what the recipe says, on the whole held-out side, and compare with what it names"
 AGAIN = "evaluate the policies again with this version, under one protocol, and compare those reports"
 
 
@@ -44,6 +48,10 @@ class EvaluationDetector(Detector):
         self.seen: dict[str, Seen] = {}
         self.asked: dict[str, Dispatch] = {}
         self.families: dict[str, str] = {}
+        self.starts = Starts()
+        self.reported: dict[str, str] = {}                  # evaluation stage -> its report
+        self.compared: dict[str, set[str]] = defaultdict(set)       # report -> the reports it was compared with
+        self.beside: set[str] = set()                       # reports of evaluations that the recipe does not name
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         match record:
@@ -54,9 +62,14 @@ class EvaluationDetector(Detector):
             case EvalReport():
                 self.checked()
                 self._report(run, identity, record)
+                self._planned(run, identity, record)
             case Comparison():
                 self.checked()
+                self.compared[record.after].add(record.before)
                 self._comparison(run, identity, record)
+            case StageEnd():
+                self._over(run, identity, record)
+                self.starts.take(record)
             case _:
                 pass
 
@@ -110,6 +123,56 @@ class EvaluationDetector(Detector):
             if is_wrong:
                 self.fail(identity, f"{report.stage}: {evidence}", AGAIN)
 
+    def finish(self, run: RunIndex) -> None:
+        for name, stage in run.recipe.settings.stages.items() if run.recipe is not None and run.complete else ():
+            if isinstance(stage, Evaluate) and name not in self.reported:
+                self.fail(f"stage {name}", "the run is complete, and this evaluation of its recipe was never reported", PLANNED)
+        if self.beside:
+            self.note(f"{len(self.beside)} evaluations that the recipe does not name: {', '.join(sorted(self.beside))[:80]}")
+
+    def _planned(self, run: RunIndex, identity: str, report: EvalReport) -> None:
+        """Tasks, trials, seed, sampling and policy are those of the recipe: nobody looks for an evaluation that flatters."""
+        if run.recipe is None or (bundle := run.protocols.get(report.protocol)) is None:
+            return
+        stages = run.recipe.settings.stages
+        stage, (owner, _, rest) = stages.get(report.stage), report.stage.partition("/probe/")
+        trainer, heldout = stages.get(owner), run.heldout
+        if isinstance(stage, Evaluate):
+            held = self.starts.of(run, report.stage)
+            wanted = {"trials": stage.trials, "seed": stage.seed}
+            if report.stage in self.reported:
+                self.fail(identity, f"{report.stage} is reported a second time", "evaluate once, and report that")
+            if held is not None and run.version_ids.get(report.policy) != held.index:
+                self.fail(identity, f"{report.stage} evaluates version {run.version_ids.get(report.policy)}, the stage "
+                          f"{stage.policy} ended with version {held.index}", PLANNED)
+            self.reported[report.stage] = identity
+        elif isinstance(trainer, PolicyGradient) and rest:
+            stage, heldout = trainer, heldout[:trainer.probe]
+            wanted = {"trials": 1, "seed": run.recipe.settings.run.seed}
+        else:
+            self.beside.add(report.stage)
+            return
+        wanted |= {"temperature": stage.sampling.temperature, "top_p": stage.sampling.top_p, "tasks": ids_hash(heldout),
+                   "max_tokens": run.recipe.settings.tasks.max_tokens}
+        for name, value in wanted.items():
+            if getattr(bundle, name) != value:
+                shown = (f"{bundle.task_count} tasks that are not the {len(heldout)} of the recipe's held-out side"
+                         if name == "tasks" else f"{name} {getattr(bundle, name)}, the recipe says {value}")
+                self.fail(identity, f"{report.stage} was evaluated with {shown}", PLANNED)
+
+    def _over(self, run: RunIndex, identity: str, end: StageEnd) -> None:
+        """An evaluation stage ends with its report, and with the comparison that the recipe asks for, whatever came out."""
+        stage = run.recipe.settings.stages.get(end.stage) if run.recipe is not None else None
+        if not isinstance(stage, Evaluate):
+            return
+        report = self.reported.get(end.stage)
+        if report is None:
+            self.fail(identity, f"the evaluation {end.stage} ended without a report", PLANNED)
+        elif stage.compare_to is not None and self.compared[report] != {self.reported.get(stage.compare_to, "")}:
+            names = sorted(run.reports[one].stage for one in self.compared[report] if one in run.reports)
+            self.fail(identity, f"{end.stage} was compared with {', '.join(names) or 'nothing'}, the recipe compares it with "
+                      f"{stage.compare_to}", PLANNED)
+
     def _numbers(self, identity: str, report: EvalReport, seen: Seen) -> None:
         """Outcomes, accuracy, interval, families, format rate and length again from the verdicts."""
         outcomes = {task: _mean([v for v in values if v is not None]) for task, values in seen.accuracies.items()}
@@ -124,8 +187,7 @@ class EvaluationDetector(Detector):
                  "format_rate": (_mean(seen.gates), report.format_rate),
                  **{f"by_family.{name}": (_mean(values), report.by_family.get(name)) for name, values in by_family.items()}}
         if known:
-            again = wilson(sum(known.values()), len(known), level=report.accuracy.level)
-            found |= _interval("accuracy", again, report.accuracy)
+            found |= _interval("accuracy", wilson(sum(known.values()), len(known), level=LEVEL), report.accuracy)
         for name, (recomputed, recorded) in found.items():
             if _apart(recomputed, recorded):
                 self.fail(identity, f"{report.stage}: {name} is {recorded}, its trajectories give {recomputed}", AGAIN)
@@ -146,10 +208,15 @@ class EvaluationDetector(Detector):
         pairs = [a - b for b, a in shared if a is not None and b is not None]
         if not pairs:
             return self.fail(identity, f"{named} rests on no task that both scored", AGAIN)
-        gain = paired_bootstrap([pairs], seed=BOOTSTRAP_SEED, level=comparison.gain.level)
+        gain = paired_bootstrap([pairs], seed=BOOTSTRAP_SEED, level=LEVEL)
         for name, (recomputed, recorded) in _interval("gain", gain, comparison.gain).items():
             if _apart(recomputed, recorded):
                 self.fail(identity, f"{named}: {name} is {recorded}, the paired outcomes give {recomputed}", AGAIN)
+        p_value = (mcnemar([b for b, a in shared if a is not None and b is not None], [a for b, a in shared if a is not None
+                                                                                       and b is not None])
+                   if all(value in (0.0, 1.0, None) for pair in shared for value in pair) else None)
+        if _apart(p_value, comparison.p_value):
+            self.fail(identity, f"{named}: the p-value is {comparison.p_value}, the paired outcomes give {p_value}", AGAIN)
         claim = "gain" if gain.low > 0 else "loss" if gain.high < 0 else "none"
         if comparison.claim != claim:
             self.fail(identity, f"{named} claims {comparison.claim}; the interval {gain.low:+.3f} to {gain.high:+.3f} allows "
@@ -172,7 +239,7 @@ class EvaluationDetector(Detector):
 
 def _interval(name: str, recomputed: Interval, recorded: Interval) -> dict[str, tuple[float | None, float | None]]:
     return {f"{name}.{part}": (float(getattr(recomputed, part)), float(getattr(recorded, part)))
-            for part in ("estimate", "low", "high", "count")}
+            for part in ("estimate", "low", "high", "count", "level")}
 
 
 def _apart(one: float | None, other: float | None) -> bool:

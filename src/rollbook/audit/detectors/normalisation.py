@@ -17,6 +17,7 @@ from rollbook.tasks.survival import Templates, changes
 from rollbook.tasks.units import expression_of
 
 RENDERED = 4096     # tasks whose prompt is always rendered again; of later ones every 16th, by its hash
+COMPUTED, SINGLE_TURN = "math.equivalent", "single_turn"        # how numbers are judged; the environment without tools
 FORMATTER = "mend the formatter; what was trained on these prompts learned another problem, or the answer"
 
 
@@ -142,6 +143,7 @@ class NormalisationDetector(Detector):
             return
         if not (task.predicate.strip() and task.initial_state.strip() and task.termination and task.budget.max_tokens > 0):
             yield "contract incomplete: it lacks a predicate, an initial state, a budget or an end", "complete the contract"
+        yield from self._contract(run, task, raw)
         origins = Counter(message.origin for message in task.prompt)
         if origins["unstated"] or not origins["raw"]:
             yield (f"origin missing: {origins['unstated']} of {len(task.prompt)} messages do not state what they were made from, "
@@ -155,6 +157,20 @@ class NormalisationDetector(Detector):
         self.harmless += shows(task.reference, raw.content)
         if raw.lineage.get("generator") in GENERATORS and not _agrees(task, raw):
             yield f"reference wrong: {task.reference!r} is not the value of {raw.content[-80:]!r}", FORMATTER
+
+    def _contract(self, run: RunIndex, task: Task, raw: RawTask) -> Iterator[tuple[str, str]]:
+        """Budget, tools and predicate that neither the recipe nor the raw task gives."""
+        if run.recipe is None or run.recipe.settings.environment is not None or raw.lineage.get("generator") not in GENERATORS:
+            return
+        if task.budget.max_tokens != run.recipe.settings.tasks.max_tokens:
+            yield (f"budget differs: the contract allows {task.budget.max_tokens} tokens, the recipe "
+                   f"{run.recipe.settings.tasks.max_tokens}", "give every task the recipe's budget")
+        if task.predicate != COMPUTED:
+            yield (f"predicate differs: {task.predicate!r} decides about a computed number, not {COMPUTED!r}",
+                   "judge a number by its value")
+        if task.tools and run.images and all(image.name == SINGLE_TURN for image in run.images.values()):
+            yield (f"tools differ: {', '.join(task.tools)} permitted, and no environment of the run has tools",
+                   "permit what the environment offers")
 
     def _recipe(self, run: RunIndex) -> None:
         """What comes from the recipe is its own text, the same for every task: it cannot depend on an answer."""

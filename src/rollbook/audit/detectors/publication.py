@@ -49,6 +49,7 @@ class PublicationDetector(Detector):
         self.segments = 0
         self.gaps: dict[str, tuple[float, float]] = {}      # the largest so far, with its limit
         self.unchecked: Counter[str] = Counter()
+        self.over: set[str] = set()             # stages that have ended
         self.merged: set[str] = set()           # versions made of others, which no optimizer has touched
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
@@ -128,6 +129,9 @@ class PublicationDetector(Detector):
         for what, count in sorted(self.unchecked.items()):
             self.note(f"{count} {what}")
         if run.complete:
+            for name in run.recipe.settings.stages if run.recipe is not None else ():
+                if name not in self.starts.ended:
+                    self.fail(f"stage {name}", "the run is complete, and this stage of its recipe never ended", EXPLAINED)
             for stage, pending in self.pending.items():
                 if pending.window:
                     self.fail(pending.window[-1], f"{len(pending.window)} updates of {stage} were never published", EXPLAINED)
@@ -145,6 +149,8 @@ class PublicationDetector(Detector):
 
     def _published(self, run: RunIndex, identity: str, version: PolicyVersion) -> None:
         self.checked()
+        if version.stage in self.over:
+            self.fail(identity, f"version {version.index} was published by {version.stage}, which had ended", EXPLAINED)
         due = len(run.versions) - 1
         if run.host is not None:
             self.unchecked["versions of a recorded host, whose parents and windows are not checked"] += 1
@@ -286,6 +292,9 @@ class PublicationDetector(Detector):
 
     def _stage_over(self, run: RunIndex, identity: str, record: StageEnd) -> None:
         pending, current = self.pending[record.stage], self.last.get(record.stage)
+        if record.stage in self.over:
+            self.fail(identity, f"stage {record.stage} ends a second time", "end a stage once, with what it trained last")
+        self.over.add(record.stage)
         if pending.window:
             self.fail(identity, f"stage {record.stage} ended with {len(pending.window)} updates that were never published",
                       EXPLAINED)

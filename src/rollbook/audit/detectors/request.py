@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from rollbook.audit.answering import answers
-from rollbook.audit.detector import Detector, Row
+from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.ledger.kinds import TraceTable
 from rollbook.records import Comparison, Dispatch, EvalReport, PolicyVersion, ProtocolBundle, SamplingEnvelope, Task, Trace
@@ -17,6 +19,8 @@ from rollbook.records.recipe import Stage
 
 BUNDLED = ("temperature", "top_p", "max_tokens", "template")       # what a protocol and an envelope both say
 SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+UNASKED: Mapping[str, Any] = {"stop": (), "max_seconds": None}      # a recipe asks for neither
+DEVIATIONS, SURPRISE = 6.0, 0.15        # and both: admission by reward moves the mean a little
 SAME_BUDGET = "give both policies one budget and evaluate again; until then claim nothing"
 BY_NAME = "record the dispatch before the first token and name attempts by it"
 
@@ -54,7 +58,8 @@ class Evaluated:
 class RequestDetector(Detector):
     """Holds every trajectory against its envelope and dispatch, every report against its protocol, every comparison's two sides.
 
-    Limit: that the engine's arithmetic used the envelope's temperature is not seen here; re-running the model shows it.
+    That the engine drew from the distribution whose log-probs it reports is tested: over a batch sampled at the trained
+    weights the tokens' mean surprise is the mean entropy. Limit: a batch too small, or a difference below `SURPRISE` of it.
     """
 
     stage, name = 6, "request"
@@ -67,6 +72,7 @@ class RequestDetector(Detector):
         self.reports: dict[str, Evaluated] = {}
         self.vetted: set[tuple[str | None, int | None]] = set()
         self.hidden = 0
+        self.surprise = (0.0, 0.0, 0.0)         # the largest: standard deviations, mean difference and entropy, nats
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         match record:
@@ -108,7 +114,38 @@ class RequestDetector(Detector):
                 self._vet(run, row, envelope, segment.version)
         self._spend(run, trace, spent)
 
+    def step(self, run: RunIndex, step: StoredStep) -> None:
+        """Tokens drawn colder than they are said to be are less surprising than their distribution's entropy."""
+        behavior_T, entropy_T = step.given.get("behavior"), step.found.get("entropy")
+        made_by = {int(version) for version in np.unique(step.given.get("version", ()))}
+        sampled = {run.versions[version].weights for version in made_by if version in run.versions}
+        if (behavior_T is None or entropy_T is None or behavior_T.shape != entropy_T.shape or not behavior_T.size
+                or sampled != {step.update.weights_before} or not self._whole(run, step)):
+            return
+        surplus_T = -behavior_T.astype(np.float64) - entropy_T.astype(np.float64)
+        mean, entropy = float(surplus_T.mean()), float(entropy_T.mean())
+        spread = float(np.sqrt((surplus_T**2).sum())) or 1.0
+        score = float(surplus_T.sum()) / spread
+        self.surprise = max(self.surprise, (abs(score), mean, entropy))
+        if abs(score) > DEVIATIONS and abs(mean) > SURPRISE * entropy:
+            how = "colder" if mean < 0 else "hotter"
+            self.fail(step.batch_id, f"the tokens of {step.batch.scope} were drawn {how} than the envelope's temperature: their "
+                      f"log-probs mean a surprise of {entropy + mean:.3f} nats per token, the entropy is {entropy:.3f} "
+                      f"({abs(score):.0f} standard deviations over {surplus_T.size} tokens)",
+                      "draw from the distribution whose log-probs are reported")
+
+    def _whole(self, run: RunIndex, step: StoredStep) -> bool:
+        """Whether the batch was sampled from all ids at a temperature above 0."""
+        held = run.recent.get(step.batch.traces[0]) if step.batch.traces else None
+        envelope = run.envelopes.get(held[0].envelope or "") if held is not None else None
+        return envelope is not None and envelope.top_p >= 1 and not envelope.top_k and not envelope.min_p and \
+            envelope.temperature > 0
+
     def finish(self, run: RunIndex) -> None:
+        if self.surprise[0]:
+            score, mean, entropy = self.surprise
+            self.note(f"surprise and entropy of sampled tokens are {score:.1f} standard deviations apart at most ({mean:+.3f} of "
+                      f"{entropy:.3f} nats)")
         if self.hidden:
             self.note(f"the host did not show how {self.hidden} trajectories were sampled")
 
@@ -287,7 +324,8 @@ def asked(run: RunIndex, envelope: SamplingEnvelope) -> Iterator[tuple[str, Any,
     if run.recipe is None:
         return
     settings = run.recipe.settings
-    wanted: dict[str, Any] = {"seed": settings.run.seed, "max_tokens": settings.tasks.max_tokens}
+    wanted: dict[str, Any] = {"seed": settings.run.seed, "max_tokens": settings.tasks.max_tokens,
+                              **(UNASKED if settings.environment is None else {})}
     sampling = getattr(settings.stages.get(stage_of(run.table or "", settings.stages)), "sampling", None)
     if sampling is not None:
         wanted |= {name: getattr(sampling, name) for name in SAMPLING}

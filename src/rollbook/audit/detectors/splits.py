@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
+from rollbook.audit.plan import excuse
 from rollbook.audit.sources import TaskTables, foreign, raw_of, use_of
 from rollbook.records import Demonstration, EvalReport, Selection, SplitManifest
 from rollbook.tasks import Likeness
@@ -38,6 +40,9 @@ class SplitsDetector(Detector):
         match record:
             case SplitManifest():
                 self.manifests[identity] = record
+                if self.first is not None:
+                    self.fail(identity, f"it was recorded after {self.first} was sampled", "record the split before anything is "
+                              "sampled")
             case EvalReport():
                 self.reports[identity] = record.in_family
                 self._side(identity, "evaluated", [task for task in record.outcomes if not self._may(task, "evaluation")])
@@ -80,6 +85,7 @@ class SplitsDetector(Detector):
         units = {task: self._unit(run, task) for task in (*train, *heldout)}
         self._both_sides(run, units)
         self._look_alikes(run, units)
+        self._drawn(run)
         family = self._in_family(run)
         for identity, manifest in self.manifests.items():
             self._manifest(run, identity, manifest, units)
@@ -138,6 +144,27 @@ class SplitsDetector(Detector):
         names = list(texts["train"]), list(texts["heldout"])
         for one, other, score in near_duplicates(list(texts["train"].values()), list(texts["heldout"].values()), LIKENESS):
             self.fail(names[0][one], f"it is a near-duplicate ({score:.2f}) of the held-out {names[1][other]}", APART)
+
+    def _drawn(self, run: RunIndex) -> None:
+        """Each task once in its table, and the sides as recipe and seed split them: the held-out side was not chosen."""
+        for name, tasks in self.tables.tables.items():
+            if len(set(tasks)) < len(tasks):
+                twice = next(task for task, count in Counter(tasks).items() if count > 1)
+                self.fail(twice, f"it stands {tasks.count(twice)} times in {name}: it weighs more than others", APART)
+        due = run.generated
+        if isinstance(due, str):
+            return
+        for name, tasks, wanted in (("train", self.tables.train, due.train), ("heldout", self.tables.heldout, due.heldout)):
+            if tuple(tasks) == wanted or f"tasks/{name}" not in self.tables.tables:
+                continue
+            missing = [task for task in wanted if task not in set(tasks)]
+            found = f"{len(missing)} of {len(wanted)} tasks of the {name} side" if missing else f"the order of the {name} side"
+            if (why := excuse(run.ledger.manifest)) is not None:
+                self.note(f"split again, {found} comes out otherwise: {why}")
+            else:
+                self.fail(next((task for task in tasks if task not in set(wanted)), tasks[0] if tasks else name),
+                          f"{found} are not as the recipe's seed splits: {len(tasks)} tasks stand in the table",
+                          "split by the recipe's seed, and keep to it")
 
     def _in_family(self, run: RunIndex) -> bool:
         sides = [{_source(run, task) for task in tasks} for tasks in (self.tables.train, self.tables.heldout)]

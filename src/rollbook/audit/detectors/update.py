@@ -28,8 +28,19 @@ from rollbook.audit.index import RunIndex
 from rollbook.audit.module_steps import ModuleSteps
 from rollbook.audit.reference import RecomputeError, Step
 from rollbook.audit.starts import Starts
-from rollbook.records import Batch, ModuleUpdate, PolicyVersion, Ranking, Scored, SftReport, StepReport, TermSpec, Update
-from rollbook.records.recipe import PolicyGradient, Sft
+from rollbook.records import (
+    Batch,
+    ModuleUpdate,
+    PolicyVersion,
+    Ranking,
+    Scored,
+    SftReport,
+    StageEnd,
+    StepReport,
+    TermSpec,
+    Update,
+)
+from rollbook.records.recipe import PolicyGradient, Preference, RewardModel, Sft
 
 GRADIENT = 1e-4         # of the largest gradient of the step: tensors are stored in single precision
 LOSS = 1e-4             # of the sum of the sizes of what the loss adds up
@@ -53,6 +64,8 @@ class StageState:
     updates: list[str] = field(default_factory=list)
     untrained: set[str] = field(default_factory=set)
     groups: int = 0
+    steps: int = 0
+    began: str | None = None        # weights before the first update of the open step
 
 
 class UpdateDetector(Detector):
@@ -95,6 +108,8 @@ class UpdateDetector(Detector):
                               f"{record.stage} ended with {after[:12]}", "publish the weights that the updates made")
             case StepReport():
                 self._step_over(run, identity, record)
+            case StageEnd():
+                self._stage_over(run, identity, record)
             case SftReport():
                 stage = run.recipe.settings.stages.get(record.stage) if run.recipe is not None else None
                 if isinstance(stage, Sft):
@@ -110,9 +125,12 @@ class UpdateDetector(Detector):
         state.batches.append(step.batch_id)
         state.updates.append(step.update_id)
         state.groups += step.batch.groups
+        if len(state.batches) == 1:
+            state.began = step.update.weights_before
         self._optimizer(run, step, state)
         if not self._finite(step):
             return
+        self._frozen(run, step, state)
         self._fingerprint(run, step)
         try:
             self._estimator(run, step)
@@ -166,6 +184,16 @@ class UpdateDetector(Detector):
                       "follow the recipe's warm-up and schedule")
         if not (np.isfinite(record.grad_norm) and record.grad_norm >= 0):
             self.fail(where, f"the gradient norm is {record.grad_norm}", "stop before a step that is not finite")
+
+    def _frozen(self, run: RunIndex, step: StoredStep, state: StageState) -> None:
+        """Anchor and reference are evaluated at frozen weights: they cannot follow the trained policy."""
+        logp_T, where, before = step.found["logp"], step.batch_id, step.update.weights_before
+        start = self.starts.of(run, step.batch.scope.partition("/")[0])
+        for name, moved, whose in (("anchor", before != state.began, "the step began"),
+                                   ("reference", start is not None and before != start.weights, "the stage began")):
+            if moved and name in step.given and logp_T.size and np.array_equal(step.given[name], logp_T):
+                self.fail(where, f"the {name} of {step.batch.scope} is the trained policy itself: all {logp_T.size} log-probs "
+                          f"are equal, and the weights have moved since {whose}", "evaluate it at the weights that were frozen")
 
     def _fingerprint(self, run: RunIndex, step: StoredStep) -> None:
         """Objective, terms, plan and sizes against the recipe."""
@@ -336,7 +364,21 @@ class UpdateDetector(Detector):
         if isinstance(stage, PolicyGradient) and len(state.batches) != min(stage.minibatches, state.groups):
             self.fail(identity, f"step {record.step} of {record.stage} took {len(state.batches)} optimizer steps on "
                       f"{state.groups} groups, the recipe says {stage.minibatches} minibatches", ESTIMATOR)
-        self.stages[record.stage] = StageState(index=state.index, after=state.after)
+        if record.step != state.steps + 1:
+            self.fail(identity, f"step {record.step} of {record.stage} is reported where step {state.steps + 1} is due",
+                      "report every step, in turn")
+        self.stages[record.stage] = StageState(index=state.index, after=state.after, steps=record.step)
+
+    def _stage_over(self, run: RunIndex, identity: str, record: StageEnd) -> None:
+        """A stage ends when the recipe says so, not when its curve looks best."""
+        stage = run.recipe.settings.stages.get(record.stage) if run.recipe is not None else None
+        if isinstance(stage, PolicyGradient) and self._state(record.stage).steps != stage.steps:
+            self.fail(identity, f"{record.stage} ended after {self._state(record.stage).steps} steps, the recipe says "
+                      f"{stage.steps}", "train as long as the recipe says")
+        taken = sum(count for (name, _), count in self.modules.steps.items() if name == record.stage)
+        if isinstance(stage, (Preference, RewardModel)) and taken != stage.steps:
+            self.fail(identity, f"{record.stage} ended after {taken} steps, the recipe says {stage.steps}",
+                      "train as long as the recipe says")
 
 
 def _off(stored_T: Floats, flags_T: np.ndarray, ways: list[Recomputed], room: float) -> tuple[np.ndarray, np.ndarray]:

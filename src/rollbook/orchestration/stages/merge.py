@@ -11,7 +11,7 @@ from rollbook.training.merging import merged_weights
 
 def run(session: Session, name: str, stage: Merge) -> None:
     """Merges the weights that the named stages ended with, and publishes the result as the child of the base, or of the first."""
-    parts = {source: session.versions[source] for source in stage.policies}
+    parts = {source: session.versions[source] for source in sorted(stage.policies)}     # a recorded mapping has no order
     base = session.versions[stage.base] if stage.base is not None else None
     started = base or next(iter(parts.values()))
     held = [(session.weights(version), stage.policies[source]) for source, version in parts.items()]
