@@ -186,11 +186,12 @@ def compare(chosen: Sequence[HeldRun]) -> dict[str, Any]:
     every = {key: {path: text.setting(value) for path, value in leaves(recipe.settings)}
              for key, recipe in recipes.items() if recipe}
     paths = dict.fromkeys(path for values in every.values() for path in values)
-    differing = [(path, [every.get(run.key, {}).get(path, "absent") for run in chosen]) for path in paths
-                 if len({every.get(run.key, {}).get(path, "absent") for run in chosen}) > 1]
+    differing = [(path, [values.get(path, "absent") for values in every.values()]) for path in paths
+                 if len({values.get(path, "absent") for values in every.values()}) > 1]
     full = [(run, [point for point in heldout.eval_points(run.facts) if not point.probe]) for run in chosen]
     return {"chosen": chosen, "overlays": overlays(named), "differing": differing[:DIFFERENCES], "full": full,
-            "seeds": [(name, len(members)) for name, members in named.items()], "briefs": [_brief(run) for run in chosen],
+            "with_recipe": list(every), "seeds": [(name, len(members)) for name, members in named.items()],
+            "briefs": [_brief(run) for run in chosen],
             "evaluations": [(run, protocol, result) for run in chosen for protocol, result in run.evaluations()]}
 
 
