@@ -32,7 +32,7 @@ def show(document: Document, scale: str) -> None:
     """Prints the card of a recipe at a scale."""
     from rollbook.recipes.state import state
 
-    click.echo(click.style(document.title, bold=True))
+    click.echo(click.style("\n".join(wrapped(document.title, 0)), bold=True))
     about = {"name": document.name, "subject": document.subject, "row": document.row, "source": document.source,
              "state": state(document), "not built": document.unbuilt}
     for key, text in about.items():
