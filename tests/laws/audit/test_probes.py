@@ -1,6 +1,7 @@
 """How far engine and trainer may be apart on a probe, by the precision they compute in."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ def version(index, consumer, trainer, dtype="bfloat16"):
 def found(*versions):
     detector = PublicationDetector()
     for one in versions:
-        detector._probed(f"PolicyVersion:{one.index}", one)
+        detector._probed(SimpleNamespace(recipe=None), f"PolicyVersion:{one.index}", one)
     return [failure.evidence for failure in detector.failures]
 
 

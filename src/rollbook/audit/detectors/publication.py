@@ -49,6 +49,7 @@ class PublicationDetector(Detector):
         self.segments = 0
         self.gaps: dict[str, tuple[float, float]] = {}      # the largest so far, with its limit
         self.unchecked: Counter[str] = Counter()
+        self.probed: tuple[int, ...] = ()       # the tokens of the first probe
         self.over: set[str] = set()             # stages that have ended
         self.merged: set[str] = set()           # versions made of others, which no optimizer has touched
 
@@ -171,7 +172,7 @@ class PublicationDetector(Detector):
         if version.acknowledged and not wrong:
             self.held.add(version.index)
         if version.acknowledged and (version.probe is not None or run.host is None):
-            self._probed(identity, version)
+            self._probed(run, identity, version)
         self.last[version.stage] = version
         self.pending[version.stage] = Pending()
 
@@ -207,7 +208,7 @@ class PublicationDetector(Detector):
             self.fail(identity, f"version {version.index} has other weights than its parent and no update explains them",
                       EXPLAINED)
 
-    def _probed(self, identity: str, version: PolicyVersion) -> None:
+    def _probed(self, run: RunIndex, identity: str, version: PolicyVersion) -> None:
         """Consumer and trainer on the same tokens; a consumer that did not move while the trainer did is stale."""
         probe = version.probe
         if probe is None:
@@ -219,6 +220,11 @@ class PublicationDetector(Detector):
             self.fail(identity, f"the probe of version {version.index} is of {count} tokens and has {len(probe.consumer)} and "
                       f"{len(probe.trainer)} log-probs", "probe every token after the given ones, on both sides")
             return
+        tokens = self.probed or probe.token_ids
+        if probe.token_ids != tokens and run.recipe is not None:
+            self.fail(identity, f"version {version.index} was probed on other tokens than the version before it",
+                      "probe every publication on the same tokens: a consumer that stands still is seen by them")
+        self.probed = tokens
         gap = sum(abs(a - b) for a, b in zip(probe.consumer, probe.trainer, strict=True)) / count
         limit = max(AGREE.get(probe.dtype, 5e-2), SHARE.get(probe.dtype, 5e-2) * sum(map(abs, probe.trainer)) / count)
         self._gap(f"probes in {probe.dtype}", gap, limit)
