@@ -53,9 +53,9 @@ def edited(recipe, stage, **changes):
 
 def credit_by(change):
     """Credit whose advantages are changed before batch and record are made of them: change(credit) -> advantages."""
-    def call(parts, objective, scope):
+    def call(parts, objective, scope, **more):
         return tuple(dataclasses.replace(one, advantage=tuple(float(x) for x in change(one)))
-                     for one in CREDITED(parts, objective, scope))
+                     for one in CREDITED(parts, objective, scope, **more))
     return (stepping, "credited", call)
 
 
