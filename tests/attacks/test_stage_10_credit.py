@@ -73,9 +73,9 @@ def test_a_reward_that_no_verdict_gave(monkeypatch, warm, tmp_path):
         paid = dataclasses.replace(vector, total=vector.total + 1.0 / one.trace.action_count)
         return dataclasses.replace(one, verdict=dataclasses.replace(one.verdict, vector=paid))
 
-    def credited(parts, objective, scope):
+    def credited(parts, objective, scope, **more):
         return CREDITED([[AdmittedGroup(id=one.id, members=tuple(map(bonus, one.members))) for one in part] for part in parts],
-                        objective, scope)
+                        objective, scope, **more)
     run = attack(monkeypatch, warm, tmp_path / "run", (stepping, "credited", credited))
     assert_caught(run, 10, record="Credit", evidence="was credited with reward")
 
@@ -94,7 +94,7 @@ def test_groups_that_are_merged(monkeypatch, warm, tmp_path):
 def test_another_rule_than_the_recipe_names(monkeypatch, warm, tmp_path):
     other = SimpleNamespace(credit=GroupCentered())
     run = attack(monkeypatch, warm, tmp_path / "run",
-                 (stepping, "credited", lambda parts, _, scope: CREDITED(parts, other, scope)))
+                 (stepping, "credited", lambda parts, _, scope, **more: CREDITED(parts, other, scope, **more)))
     assert_caught(run, 10, record="Credit", evidence="credit was given by GroupCentered")
 
 
