@@ -73,7 +73,7 @@ def test_an_informative_group_that_is_called_uniform(monkeypatch, warm, tmp_path
 def test_uniform_groups_that_are_accepted(monkeypatch, warm, tmp_path):
     run = attack(monkeypatch, warm, tmp_path / "run",
                  (stages.policy_gradient, "AdmissionRule",
-                  lambda least, drop_uniform: AdmissionRule(least=least, drop_uniform=False)))
+                  lambda **rule: AdmissionRule(**{**rule, "drop_uniform": False})))
     assert_caught(run, 9, record="Trace", evidence="was accepted although")
 
 
