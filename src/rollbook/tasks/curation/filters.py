@@ -229,25 +229,29 @@ def near_pairs(of: Corpus, jaccard: float, words: int, *, between: int | None = 
     """
     sets = list(shingles(of, words))
     signature = signatures(sets)
-    tried: set[tuple[int, int]] = set()
     for group in candidate_groups(signature, of.numbers_N, NEAR_ROWS):
-        leaders: list[int] = []
-        for place in sorted(group.tolist()):
-            mates = [one for one in leaders if between is None or (one < between) != (place < between)]
-            for one in mates[:COMPARED]:
-                if (one, place) in tried or (known is not None and known.root(one) == known.root(place)):
+        left = np.sort(group)
+        for _ in range(LEADERS):
+            leader, left = int(left[0]), left[1:]
+            others = left if between is None else left[(left < between) != (leader < between)]
+            close = others[(signature[others] == signature[leader]).mean(axis=1) >= jaccard - MARGIN]
+            found = []
+            for place in close.tolist():
+                if known is not None and known.root(leader) == known.root(place):
+                    found.append(place)
                     continue
-                tried.add((one, place))
-                score = alike(sets[one], sets[place])
+                score = alike(sets[leader], sets[place])
                 if score >= jaccard:
-                    yield one, place, score
-                    if between is None:
-                        break
-            else:
-                leaders.append(place)
+                    found.append(place)
+                    yield leader, place, score
+            if between is None:
+                left = left[~np.isin(left, found)]
+            if len(left) < 2:
+                break
 
 
-COMPARED = 24               # texts with equal numbers in one bucket that a text is compared with
+LEADERS = 48                # texts of one bucket that all others in it are compared with
+MARGIN = 0.12               # more than three standard deviations of a likeness estimated from 128 hashes
 
 
 def alike(one: np.ndarray, other: np.ndarray) -> float:

@@ -12,6 +12,7 @@ from rollbook.tasks.curation.rows import Candidate
 from rollbook.tasks.errors import TaskError
 
 NAMED = {"two_to_five_of_eight": (2, 5, 8)}      # Qwen2.5-Math (2409.12122 section 3.2)
+TOGETHER = 10_000                                 # rows whose answers are compared at one time: memory stays bounded
 DISTINCT = 8                                      # different answers of one task that are compared
 
 
@@ -94,6 +95,14 @@ class MajorityDisagrees:
 
     def apply(self, rows: Sequence[Candidate], helpers: Helpers) -> Filtered:
         equal: Equal = helpers.need("equal", "MajorityDisagrees")       # type: ignore[assignment]
+        done = Filtered(kept=[])
+        for start in range(0, len(rows), TOGETHER):
+            part = self._part(rows[start:start + TOGETHER], equal)
+            done.kept += part.kept
+            done.rejected |= part.rejected
+        return done
+
+    def _part(self, rows: Sequence[Candidate], equal: Equal) -> Filtered:
         counts = {row.number: Counter(str(answer).strip() for answer in row.grades.get(self.grader, {}).get("answers", ())
                                       if answer is not None and str(answer).strip())
                   for row in rows if row.kind in ("math", "choice") and row.reference}
