@@ -1,0 +1,84 @@
+"""What the audit computes of modules and of credit per token, against the objectives, and what it finds wrong."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save
+
+from rollbook.audit.module_steps import ModuleSteps, reward_loss
+from rollbook.audit.token_advantages import token_credit
+from rollbook.objectives.credit import Measured, assign_credit
+from rollbook.objectives.credit.rules import Gae, LengthAdaptiveGae
+from rollbook.objectives.settings import to_settings
+from rollbook.records import Candidate, ModuleUpdate, Ranking
+from rollbook.records import recipe as r
+from rollbook.training.reward_model import ranking_loss
+
+ADAM = r.OptimizerSettings(learning_rate=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.0, warmup_steps=0,
+                           schedule="constant", max_grad_norm=1.0)
+STAGE = r.RewardModel(policy="start", data={"labels": 1.0}, loss="ranked", head_layers=1, steps=4, batch=1, optimizer=ADAM,
+                      max_batch_tokens=100)
+ANSWERS = tuple(Candidate(trace=f"Trace:{place}", token_ids=(5, 6), score=score, truth=None, correct=score > 0.5)
+                for place, score in enumerate((0.1, 0.9, 0.4)))
+RANKING = Ranking(task="Task:a", prompt_ids=(1,), labeler="oracle:x", tokenizer="t", template="t", heldout=False,
+                  candidates=ANSWERS)
+
+
+@pytest.mark.parametrize("rule", [
+    Gae(gamma=0.9, lam_policy=0.8, lam_critic=1.0, kl_beta=0.1),
+    LengthAdaptiveGae(gamma=1.0, alpha=1.5, floor=None, counts="all_tokens", lam_critic=1.0),
+    LengthAdaptiveGae(gamma=0.95, alpha=0.05, floor=0.0, counts="action_tokens", lam_critic=0.9)])
+def test_credit_per_token_is_computed_a_second_time_and_comes_out_the_same(rule):
+    generator = torch.Generator().manual_seed(2)
+    length_S, prompt_S = torch.tensor([3, 1, 7]), torch.tensor([4, 2, 5])
+    seq_T = torch.repeat_interleave(torch.arange(3), length_S)
+    reward_S = torch.randn(3, generator=generator, dtype=torch.float64)
+    value_T, anchor_T, reference_T = (torch.randn(11, generator=generator) for _ in range(3))
+    counted = length_S + prompt_S if getattr(rule, "counts", "") == "all_tokens" else length_S
+    given = assign_credit(rule, Measured(reward_S=reward_S, group_S=torch.arange(3), seq_T=seq_T, value_T=value_T,
+                                         kl_T=anchor_T - reference_T, length_S=counted))
+    stored = {name: value.numpy() for name, value in
+              {"seq": seq_T, "length": length_S, "value": value_T, "anchor": anchor_T, "reference": reference_T}.items()}
+    found = token_credit(to_settings(rule), reward_S.numpy(), stored, prompt_S.numpy())
+    assert np.allclose(found["advantage"], given.advantage_T.numpy(), atol=1e-5)
+    assert np.allclose(found["return"], given.return_T.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["ranked", "margin", "listwise", "soft_label"])
+def test_a_reward_models_loss_by_hand_is_the_trained_one(loss):
+    stage = dataclasses.replace(STAGE, loss=loss, margins=(1.0, 0.5, 0.0) if loss == "margin" else ())
+    score_K = torch.tensor([0.3, -0.2, 0.9])
+    assert reward_loss([RANKING], score_K.double().numpy(), stage) == pytest.approx(float(ranking_loss(RANKING, score_K, stage)),
+                                                                                  abs=1e-5)
+
+
+def found(**changes):
+    """What is said of a second step that differs from an honest one in these fields."""
+    scores = np.array([0.1, 0.2, 0.0], dtype=np.float32)
+    honest = ModuleUpdate(stage="rm", module="reward_model", family="reward_model", step=1, elements=("Ranking:1",), tensors="x",
+                          loss={"ranked": reward_loss([RANKING], scores.astype(float), STAGE)}, tokens=6, grad_norm=0.5,
+                          grad_clipped=False, learning_rate=1e-3, weights_before="a", weights_after="b")
+    run = SimpleNamespace(recipe=SimpleNamespace(settings=SimpleNamespace(stages={"rm": STAGE})),
+                          ledger=SimpleNamespace(get=lambda name: save({"score": scores})))
+    steps, said = ModuleSteps(), []
+    steps.rankings["Ranking:1"] = RANKING
+    second = dataclasses.replace(honest, step=2, weights_before="b", weights_after="c")
+    for update in (honest, dataclasses.replace(second, **changes)):
+        steps.take(run, "ModuleUpdate:1", update, lambda record, evidence, remedy: said.append(evidence))
+    return said
+
+
+def test_an_honest_module_step_is_not_complained_of():
+    assert found() == []
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    ({"step": 3}, "number 2 is due"), ({"weights_before": "z"}, "the step before ended with b"),
+    ({"weights_after": "b"}, "left the weights as they were"), ({"learning_rate": 2e-3}, "the recipe's schedule gives 0.001"),
+    ({"grad_norm": float("inf"), "grad_clipped": True}, "gradient norm of"), ({"grad_clipped": True}, "is not the recipe's"),
+    ({"loss": {"ranked": 0.1}}, "computed 0."), ({"elements": ("Ranking:2",)}, "not on record")])
+def test_a_module_step_that_is_not_what_it_says_is_found(change, says):
+    assert any(says in evidence for evidence in found(**change))
