@@ -1,7 +1,12 @@
 """What tests of several folders share: one small finished run that nobody may change."""
 
+import os
+import tempfile
+
 import pytest
 import torch
+
+os.environ["ROLLBOOK_PROTOCOLS"] = os.path.join(tempfile.gettempdir(), "no-registered-protocols")   # a developer's own are his
 
 
 @pytest.fixture(scope="session")
