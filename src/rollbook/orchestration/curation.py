@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from rollbook.environments.sandbox import isolated_runner
+from rollbook.evaluation.protocols import registered
 from rollbook.models.load import Policy, load_policy
 from rollbook.records import ChatModel, Request, Tokenizer, canonical, digest, encode
 from rollbook.records.curation import CurationStage, TaskSet
@@ -151,7 +152,7 @@ def helpers(pipeline: Pipeline, start: Path, out: Path) -> Iterator[Helpers]:
     tools = Tools(pipeline, out)
     with ExitStack() as stack:
         stack.callback(lambda: tools.pool.close() if "pool" in tools.__dict__ else None)
-        made = Helpers(folder=start, equal=tools.equal, embed=tools.embed, solve=tools.solve)
+        made = Helpers(folder=start, registered=_registered(), equal=tools.equal, embed=tools.embed, solve=tools.solve)
         if any(isinstance(stage, CodeConsensus) for stage in pipeline.stages):
             runner = isolated_runner()
             stack.callback(runner.close)
@@ -159,6 +160,12 @@ def helpers(pipeline: Pipeline, start: Path, out: Path) -> Iterator[Helpers]:
         if pipeline.chat is not None:
             made = replace(made, chat=tools.chat(pipeline.chat))
         yield made
+
+
+def _registered() -> dict[str, list[str]]:
+    """The problems of every registered evaluation protocol."""
+    return {f"{bundle.protocol.name}/{bundle.id[:12]}": [task.prompt[-1].content for task in bundle.side.tasks]
+            for bundle in registered()}
 
 
 def _answered(file: Path) -> dict[str, list[str | None]]:

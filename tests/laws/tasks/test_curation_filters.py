@@ -119,6 +119,10 @@ def test_a_leak_is_found_as_it_is_inside_a_longer_task_and_slightly_changed(tmp_
     done = Decontaminate(protocols={"held": "eval.jsonl"}).apply(given, Helpers(folder=tmp_path))
     assert set(done.rejected) == {1, 2, 3} and all(why.startswith("held: ") for why in done.rejected.values())
     (tmp_path / "empty.jsonl").write_text("")
+    registered = Helpers(folder=tmp_path, registered={"heldout": [item]})
+    assert set(Decontaminate().apply(given, registered).rejected) == {1, 2, 3}
+    with pytest.raises(TaskError, match="protects nothing"):
+        Decontaminate(registered=False).apply(given, registered)
     with pytest.raises(TaskError, match="no readable item"):
         Decontaminate(protocols={"held": "empty.jsonl"}).apply(given, Helpers(folder=tmp_path))
 

@@ -84,6 +84,16 @@ def test_changed_settings_or_rows_run_what_rests_on_them_again(folder):
     assert made(folder).stages[0] != first.stages[0]
 
 
+def test_a_changed_protocol_runs_decontamination_again(folder):
+    (folder / "eval.jsonl").write_text('{"problem": "What is 77 + 1, all in all?"}\n')
+    (folder / "c.yaml").write_text(FILE.replace("{kind: ExactDuplicates}", "{kind: Decontaminate, protocols: {e: eval.jsonl}}"))
+    records = []
+    made(folder, records.append)
+    (folder / "eval.jsonl").write_text('{"problem": "What is 4 + 3?"}\n')
+    made(folder, records.append)
+    assert [dict(one.rejected) for one in records if one.kind == "Decontaminate"] == [{}, {"e: equal": 2}]
+
+
 def test_the_set_is_read_only_and_a_changed_one_is_refused(folder):
     made(folder)
     file = folder / "out" / "tasks.jsonl"

@@ -44,11 +44,12 @@ class Filtered:
 class Helpers:
     """What filters are handed: equality of answers, a runner of solutions, an embedding, a chat model, a solver by grader's name.
 
-    `folder` is where relative paths of a pipeline start. `solve` takes a grader, rows and a number of samples and gives each
-    row's answers with whether they passed (None: no verdict).
+    `folder` is where relative paths of a pipeline start, `registered` the problems of every registered evaluation protocol.
+    `solve` takes a grader, rows and a number of samples and gives each row's answers with whether they passed (None: no verdict).
     """
 
     folder: Path
+    registered: Mapping[str, Sequence[str]] = field(default_factory=dict)
     equal: Equal | None = None
     runner: SolutionRunner | None = None
     embed: Callable[[Sequence[str]], np.ndarray] | None = None
@@ -167,7 +168,8 @@ class Decontaminate:
     that is no template of many rows, or likeness of at least `jaccard` at the same numbers. `protocols` maps a name to its
     file."""
 
-    protocols: Mapping[str, str]
+    protocols: Mapping[str, str] = field(default_factory=dict)
+    registered: bool = True
     ngram: int = 13
     jaccard: float = 0.8
     boilerplate: int = 5
@@ -175,19 +177,26 @@ class Decontaminate:
     def apply(self, rows: Sequence[Candidate], helpers: Helpers) -> Filtered:
         reasons: dict[int, str] = {}
         notes: dict[str, Scalar] = {}
-        for name, file in self.protocols.items():
-            unread: Counter[str] = Counter()
-            items = [row.problem for row in read_candidates([helpers.folder / file], unread)]
-            if not items:
-                raise TaskError(f"the protocol {name} has no readable item",
-                                got=f"{file}, {sum(unread.values())} unreadable rows",
-                                why="nothing would be protected")
+        protected = {name: self._items(name, file, helpers) for name, file in self.protocols.items()}
+        protected |= dict(helpers.registered) if self.registered else {}
+        if not protected:
+            raise TaskError("decontamination without a protocol protects nothing", got="none is named, none is registered",
+                            fix="name a file under protocols, or register one with `rollbook protocol`")
+        for name, items in protected.items():
             notes[f"{name} items"] = len(items)
             for place, how in leaked([row.problem for row in rows], items, self):
                 reasons.setdefault(place, f"{name}: {how}")
         done = Filtered(kept=[row for place, row in enumerate(rows) if place not in reasons], notes=notes)
         done.rejected = {rows[place].number: why for place, why in reasons.items()}
         return done
+
+    def _items(self, name: str, file: str, helpers: Helpers) -> list[str]:
+        unread: Counter[str] = Counter()
+        items = [row.problem for row in read_candidates([helpers.folder / file], unread)]
+        if not items:
+            raise TaskError(f"the protocol {name} has no readable item", why="nothing would be protected",
+                            got=f"{file}, {sum(unread.values())} unreadable rows")
+        return items
 
 
 def leaked(texts: Sequence[str], items: Sequence[str], rule: Decontaminate) -> Iterator[tuple[int, str]]:

@@ -108,9 +108,11 @@ def curate(pipeline: Pipeline, helpers: Helpers, out: Path, told: Told) -> TaskS
     for number, stage in enumerate(pipeline.stages, 1):
         folder = out / "stages" / f"{number:02d}-{type(stage).__name__}"
         before = rows_hash(keys[row.number] for row in held)
-        record = _done(folder, stage, before)
+        settings = settings_digest(stage, pipeline, helpers)
+        record = _done(folder, settings, before)
         if record is None:
-            record, held = _run(Step(number=number, stage=stage, folder=folder, before=before), held, keys, helpers)
+            record, held = _run(Step(number=number, stage=stage, folder=folder, before=before, settings=settings), held, keys,
+                                helpers)
         else:
             held = _replayed(folder, held, keys)
         told(record)
@@ -126,6 +128,7 @@ class Step:
     stage: Stage
     folder: Path
     before: str
+    settings: str
 
 
 def code_digest() -> str:
@@ -133,9 +136,18 @@ def code_digest() -> str:
     return digest(b"".join(Path(str(module.__file__)).read_bytes() for module in MODULES))
 
 
-def settings_digest(stage: Stage) -> str:
-    """The hash of a stage's settings and of the code."""
-    return digest(canonical({"stage": encode(stage), "code": code_digest()}))
+def settings_digest(stage: Stage, pipeline: Pipeline, helpers: Helpers) -> str:
+    """The hash of a stage's settings, of the code, and of what else it reads: files, registered protocols, models' settings."""
+    files = list(getattr(stage, "protocols", {}).values()) + ([stage.file] if isinstance(stage, rewriting.MixGeneral) else [])
+    read = {name: _file_digest(helpers.folder / name) for name in files if (helpers.folder / name).is_file()}
+    protected = {name: list(items) for name, items in helpers.registered.items()} if getattr(stage, "registered", False) else {}
+    grader = pipeline.graders.get(stage.grader) if isinstance(stage, grading.Grade) else None
+    if isinstance(stage, grading.Grade) and grader is None:
+        raise TaskError("the pipeline has no such grader", got=stage.grader,
+                        fix=f"one of {', '.join(pipeline.graders) or 'none'}")
+    asked = pipeline.chat if isinstance(stage, rewriting.ChoiceToStatement) else None
+    return digest(canonical({"stage": encode(stage), "code": code_digest(), "files": read, "registered": protected,
+                             "grader": encode(grader), "chat": encode(asked), "seed": pipeline.seed}))
 
 
 def _run(step: Step, held: Sequence[Candidate], keys: dict[int, bytes],
@@ -147,7 +159,7 @@ def _run(step: Step, held: Sequence[Candidate], keys: dict[int, bytes],
     for row in new:
         keys[row.number] = row.digest()
     record = CurationStage(
-        number=step.number, kind=type(step.stage).__name__, settings=settings_digest(step.stage), before=step.before,
+        number=step.number, kind=type(step.stage).__name__, settings=step.settings, before=step.before,
         after=rows_hash(keys[row.number] for row in done.kept), count_in=len(held), count_out=len(done.kept),
         rejected=dict(sorted(Counter(done.rejected.values()).items())), added=done.added,
         changed={name: count for name, count in sorted(done.changed.items()) if count}, notes=done.notes,
@@ -169,13 +181,13 @@ def _store(folder: Path, record: CurationStage, done: Filtered, new: Sequence[Ca
     part.rename(folder)
 
 
-def _done(folder: Path, stage: Stage, before: str) -> CurationStage | None:
+def _done(folder: Path, settings: str, before: str) -> CurationStage | None:
     """The record of a stage that was run on exactly these rows with these settings by this code."""
     try:
         record: CurationStage = decode(CurationStage, json.loads((folder / "record.json").read_bytes()))
     except (OSError, ValueError, CodecError):
         return None
-    return record if (record.settings, record.before) == (settings_digest(stage), before) else None
+    return record if (record.settings, record.before) == (settings, before) else None
 
 
 def _replayed(folder: Path, held: Sequence[Candidate], keys: dict[int, bytes]) -> list[Candidate]:
