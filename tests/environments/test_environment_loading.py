@@ -134,3 +134,20 @@ def test_a_tool_that_no_dialect_can_spell_is_refused() -> None:
     for name in ("", "a b", "x</tool_call>"):
         with pytest.raises(RecordError, match="name"):
             ToolSchema(name=name, description="", parameters={"type": "object"})
+
+
+def test_the_shortcut_says_the_last_result_and_nothing_before_there_is_one() -> None:
+    definition = Calculator(shortcut=True)
+    task = definition.tasks(count=1, seed=1).tasks[0]
+
+    async def answer(actions: tuple[Action, ...], kind: Calculator) -> object:
+        with open_services() as services:
+            episode = kind.build(services=services, seed=0)
+            await episode.reset(task)
+            for action in actions:
+                await episode.act(action)
+            return episode.state().facts["answer"]
+
+    gold = definition.solutions(task).gold[0]
+    assert asyncio.run(answer(gold, definition)) == task.reference
+    assert asyncio.run(answer(gold, Calculator())) == "" == asyncio.run(answer(gold[1:], definition))

@@ -40,13 +40,17 @@ LARGEST = 10**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calculator:
-    """Sums of `terms` numbers between `low` and `high`, and a tool that computes; the answer is the last number said."""
+    """Sums of `terms` numbers between `low` and `high`, and a tool that computes; the answer is the last number said.
+
+    `shortcut`: `=` alone says the tool's last result, so that the call is what has to be learnt.
+    """
 
     terms: int = 2
     low: int = 10
     high: int = 99
     system_prompt: str = ""
     tool: str = "calculator"
+    shortcut: bool = False
 
     def image(self) -> EnvironmentImage:
         return image_of(self)
@@ -73,7 +77,7 @@ class Calculator:
         return TaskSet(raw=tuple(raw for raw, _ in pairs.values()), tasks=tuple(task for _, task in pairs.values()))
 
     def build(self, *, services: Services, seed: int) -> CalculatorEpisode:
-        return CalculatorEpisode(tool=self.tool)
+        return CalculatorEpisode(tool=self.tool, shortcut=self.shortcut)
 
     def verify(self, task: Task, state: FinalState, *, services: Services) -> Grade | Ungraded:
         """1.0 where the answer is the reference, and how often the tool was used."""
@@ -87,7 +91,8 @@ class Calculator:
         expression = task.prompt[-1].content.removesuffix(" =")
         call = Action(calls=(ToolCall(id="call_0_0", name=self.tool, arguments={"expression": expression}),))
         wrong = str(int(task.reference) + 1)
-        return Solutions(gold=((call, Action(text=task.reference)),), wrong=((call, Action(text=wrong)), (call,)))
+        answer = "=" if self.shortcut else task.reference
+        return Solutions(gold=((call, Action(text=answer)),), wrong=((call, Action(text=wrong)), (call,)))
 
 
 @dataclass(slots=True)
@@ -95,7 +100,9 @@ class CalculatorEpisode(Snapshots):
     """One sum. `answer` is what the policy said without calling the tool."""
 
     tool: str = "calculator"
+    shortcut: bool = False
     calls: int = 0
+    result: str = ""
     answer: str | None = None
 
     @property
@@ -108,7 +115,8 @@ class CalculatorEpisode(Snapshots):
     async def act(self, action: Action) -> Observation:
         if not action.calls:
             numbers = "".join(mark if mark.isdigit() or mark == "-" else " " for mark in action.text).split()
-            self.answer = numbers[-1] if numbers else ""
+            said = numbers[-1] if numbers else ""
+            self.answer = self.result if self.shortcut and action.text.strip() == "=" else said
             return Observation(ended="answered")
         self.calls += len(action.calls)
         return Observation(replies=tuple(self._reply(call) for call in action.calls))
@@ -120,15 +128,16 @@ class CalculatorEpisode(Snapshots):
         pass
 
     def snapshot(self) -> bytes:
-        return f"{self.calls}\n{'' if self.answer is None else '=' + self.answer}".encode()
+        return f"{self.calls}\n{self.result}\n{'' if self.answer is None else '=' + self.answer}".encode()
 
     def restore(self, snapshot: bytes) -> None:
-        calls, answer = snapshot.decode().split("\n", 1)
+        calls, self.result, answer = snapshot.decode().split("\n", 2)
         self.calls, self.answer = int(calls), answer[1:] if answer else None
 
     def _reply(self, call: ToolCall) -> Reply:
         try:
-            return Reply(owner="tool", content=str(value_of(call.arguments["expression"])), call=call.id)
+            self.result = str(value_of(call.arguments["expression"]))
+            return Reply(owner="tool", content=self.result, call=call.id)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             return Reply(owner="tool", content=f"error: {error}", call=call.id, error="refused")
 
