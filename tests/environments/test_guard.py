@@ -137,7 +137,7 @@ def test_ids_are_unique_and_every_rule_says_what_it_is_for() -> None:
 @pytest.mark.parametrize("text", ["\0" * 1000, "a" * 300_000, "(" * 5000, "\\boxed{" * 5000, "git " * 20_000,
                                   "def __eq__(" * 3000,
                                   "\ud800", "while " + "time " * 20_000, "``" * 9000, "|" * 50_000, "rm " * 30_000 + "tests"])
-@pytest.mark.parametrize("kind", ["shell", "edit", "program", "text"])
+@pytest.mark.parametrize("kind", ["shell", "program", "text"])
 def test_hostile_texts_are_looked_at_in_bounded_time_and_never_raise(kind: str, text: str) -> None:
     guard = Guard(Setting(where="code", examples=(("1", "2"), ("3", "4")), limit_s=4.0))
     guard.look(Deed(kind=kind, text=text, path=text[:2000], old=text[:2000]))      # type: ignore[arg-type]

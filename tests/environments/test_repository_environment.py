@@ -189,6 +189,14 @@ def test_a_fault_is_one_small_change_that_still_parses() -> None:
     assert not list(mutations("x.py", "def f(:")) and not list(mutations("x.py", "x = 1 + 2\n"))
 
 
+def test_packages_that_a_project_needs_are_shown_to_it_and_missing_ones_are_refused(task: Task, services: Services) -> None:
+    look = call("shell", command="python -c 'import hypothesis; print(hypothesis.__name__)'")
+    assert texts(play(Repository(packages=("hypothesis",)), task, (look,), services)) == "hypothesis\n"
+    assert "ModuleNotFoundError" in texts(play(Repository(), task, (look,), services))
+    with pytest.raises(EnvironmentFault, match="not installed"):
+        play(Repository(packages=("no-such-package",)), task, (look,), services)
+
+
 def test_what_is_no_repository_is_refused_with_what_git_said(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault, match="git failed"):
         repositories.head(str(tmp_path))

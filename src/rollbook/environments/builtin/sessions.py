@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import re
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar, cast
 
 from rollbook.environments.builtin.common import Refused
+from rollbook.environments.sandbox import BubblewrapSandbox
+from rollbook.environments.sandbox.packages import COMMON
+from rollbook.environments.sandbox.packages import shown as packages_shown
 from rollbook.environments.sandbox.session import Ran, Session, SessionEnded
 from rollbook.environments.waiting import as_text, in_thread
 from rollbook.records import EnvironmentFault, ReplyError, Services
+from rollbook.records.sandbox import Sandbox
 
 T = TypeVar("T")
 # What a program prints of the clock and of addresses differs from run to run and says nothing about the task.
@@ -29,9 +35,29 @@ class Opens(Protocol):
     def open(self, files: Mapping[str, bytes], *, environment: Mapping[str, str] | None = None) -> Session: ...
 
 
-async def opened(services: Services, files: Mapping[str, bytes], environment: Mapping[str, str] | None = None) -> Session:
+@functools.lru_cache(maxsize=4)
+def sandbox_with(packages: tuple[str, ...]) -> Sandbox:
+    """A sandbox that also shows these installed packages; it lives as long as the process. EnvironmentFault where one is
+    missing."""
+    try:
+        for name in packages:
+            importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise EnvironmentFault("a package is not installed", code="missing_tool", got=str(error.args[0]),
+                               why="the project's tests are to have it", fix="install it beside rollbook, or take it out of "
+                                                                             "`packages`") from error
+    return BubblewrapSandbox(readonly=packages_shown((*COMMON, *packages)))
+
+
+def sandbox_of(services: Services, packages: tuple[str, ...]) -> Sandbox:
+    """The shared sandbox, or one with further packages where any are named."""
+    return sandbox_with(packages) if packages else services.sandbox()
+
+
+async def opened(services: Services, files: Mapping[str, bytes], environment: Mapping[str, str] | None = None, *,
+                 packages: tuple[str, ...] = ()) -> Session:
     """A session with these files. EnvironmentFault where the sandbox has none; MissingTool where it is not installed."""
-    sandbox = await in_thread(services.sandbox)
+    sandbox = await in_thread(sandbox_of, services, packages)
     if not hasattr(sandbox, "open"):
         raise EnvironmentFault("the sandbox has no sessions", code="missing_tool", got=sandbox.stamp.name,
                                why="this environment keeps a disk and an interpreter between turns",

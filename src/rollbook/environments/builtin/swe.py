@@ -21,11 +21,10 @@ from rollbook.environments.builtin import repositories, sample_project
 from rollbook.environments.builtin.common import BUDGET, Draft, Refused, Tool, ToolEpisode, call, code_digest, schema
 from rollbook.environments.builtin.judging import Outcomes, judged_files, run_tests
 from rollbook.environments.builtin.mutations import Mutation, mutations
-from rollbook.environments.builtin.sessions import opened, shown, within
+from rollbook.environments.builtin.sessions import opened, sandbox_of, sandbox_with, shown, within
 from rollbook.environments.describing import image_of
 from rollbook.environments.guard.events import is_test
-from rollbook.environments.sandbox.packages import installed
-from rollbook.environments.sandbox.packages import shown as packages
+from rollbook.environments.sandbox.packages import COMMON, installed
 from rollbook.environments.sandbox.session import Session, SessionEnded
 from rollbook.records import (
     Action,
@@ -63,17 +62,19 @@ Tree = Mapping[str, bytes]
 class Repository:
     """Tasks of one repository: a folder with git, or a small sample project where it is empty.
 
-    `commits` is how far back history is searched, `shell_seconds` what one command may take.
+    `commits` is how far back history is searched, `shell_seconds` what one command may take. `packages` are installed
+    distributions that the project needs beside pytest, numpy and sympy: they and what they require are shown in the sandbox.
     """
 
     repository: str = ""
     source: Source = "mutation"
     commits: int = 200
     shell_seconds: float = 30.0
+    packages: tuple[str, ...] = ()
 
     def image(self) -> EnvironmentImage:
         base = repositories.head(self.repository) if self.repository else SAMPLE
-        versions = ", ".join(f"{name} {version}" for name, version in sorted(installed().items()))
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(installed((*COMMON, *self.packages)).items()))
         extra = {"code": code_digest(*FILES), "base": base, "packages": versions}
         return image_of(self, extra=extra, hidden_tests=base)
 
@@ -84,7 +85,8 @@ class Repository:
         return TaskSet(raw=tuple(raw for raw, _ in found), tasks=tuple(task for _, task in found))
 
     def build(self, *, services: Services, seed: int) -> RepositoryEpisode:
-        return RepositoryEpisode(services=services, repository=self.repository, seconds=self.shell_seconds)
+        return RepositoryEpisode(services=services, repository=self.repository, seconds=self.shell_seconds,
+                                 packages=self.packages)
 
     def verify(self, task: Task, state: FinalState, *, services: Services) -> Grade | Ungraded:
         """1.0 where the tests that the fault breaks pass, those that it does not break still do, and nothing was tampered
@@ -95,7 +97,8 @@ class Repository:
         left = {path: data for path, data in base.items() if path not in state.facts["deleted"]}
         left.update({path: text.encode("utf-8", "surrogatepass") for path, text in state.artifacts.items()})
         hidden = {path: text.encode() for path, text in secret["hidden"].items()}
-        found = tested(services.sandbox(), judged_files(base, left, hidden), _files_of(secret["wanted"] + secret["kept"]))
+        found = tested(sandbox_of(services, self.packages), judged_files(base, left, hidden),
+                       _files_of(secret["wanted"] + secret["kept"]))
         wanted, kept = (sum(name in found.passed for name in secret[part]) / max(len(secret[part]), 1) for part in ("wanted",
                                                                                                                     "kept"))
         whole = wanted == 1.0 and (kept == 1.0 or not secret["kept"]) and not found.tampered
@@ -153,17 +156,13 @@ def tested(sandbox: Sandbox, files: Tree, tests: Sequence[str]) -> Outcomes:
 @functools.lru_cache(maxsize=8)
 def mined(definition: Repository, count: int, seed: int) -> tuple[tuple[RawTask, Task], ...]:
     """`count` validated tasks; EnvironmentFault where the repository does not give so many."""
-    from rollbook.environments.sandbox import BubblewrapSandbox
-    sandbox = BubblewrapSandbox(readonly=packages())
-    try:
-        make = from_history if definition.source == "history" else from_mutations
-        found = make(definition, sandbox, count, seed)
-    finally:
-        sandbox.close()
+    make = from_history if definition.source == "history" else from_mutations
+    found = make(definition, sandbox_with(definition.packages), count, seed)
     if len(found) < count:
         raise EnvironmentFault("the repository does not give so many tasks", code="build", got=f"{len(found)} of {count}",
                                why="a task needs tests that pass with the repair and fail without it, in the sandbox's Python",
-                               fix="ask for fewer, search more commits, or use the other source")
+                               fix="name what the tests import in `packages`, ask for fewer, search more commits, or use the "
+                                   "other source")
     return tuple(draft.records() for draft in found)
 
 
@@ -206,10 +205,15 @@ def from_mutations(definition: Repository, sandbox: Sandbox, count: int, seed: i
 
 
 def tests_near(base: Tree, path: str) -> tuple[str, ...]:
-    """The first test files that name the module of a path: those that are run to see whether a fault in it is noticed."""
-    module = PurePosixPath(path).stem if not path.endswith("__init__.py") else PurePosixPath(path).parent.name
-    return tuple(sorted(name for name, data in base.items() if is_test(name) and PurePosixPath(name).name.startswith("test")
-                        and name.endswith(".py") and re.search(rb"\b" + re.escape(module.encode()) + rb"\b", data)))[:NEAR]
+    """The first test files that name a path's module, in full where any does: those that say whether a fault in it is noticed."""
+    parts = [part for part in PurePosixPath(path).with_suffix("").parts if part != "src"]
+    parts = parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts
+    tests = [name for name in sorted(base) if is_test(name) and PurePosixPath(name).match("test*.py")]
+    for words in (".".join(parts), parts[-1]):
+        named = re.compile(rb"\b" + re.escape(words.encode()) + rb"\b")
+        if near := tuple(name for name in tests if named.search(base[name]))[:NEAR]:
+            return near
+    return ()
 
 
 def from_history(definition: Repository, sandbox: Sandbox, count: int, seed: int) -> list[Draft]:
@@ -251,12 +255,13 @@ class RepositoryEpisode(ToolEpisode):
     services: Services = field(kw_only=True, repr=False)
     repository: str = ""
     seconds: float = 30.0
+    packages: tuple[str, ...] = ()
     session: Session | None = field(default=None, repr=False)
     base: Tree = field(default_factory=dict, repr=False)
 
     async def reset(self, task: Task) -> Observation:
         self.base = start_of(self.repository, task)
-        self.session = await opened(self.services, self.base, DATED)
+        self.session = await opened(self.services, self.base, DATED, packages=self.packages)
         text, line = {"type": "string"}, {"type": "integer", "minimum": 1}
         self.offered = {tool.schema.name: tool for tool in (
             Tool(schema=schema("shell", f"Runs a bash command, at most {self.seconds:g} s.", ("command",), command=text),

@@ -254,7 +254,8 @@ def become_shell(output: int, root: str, command: str) -> NoReturn:
             signal.signal(ignored, signal.SIG_DFL)
         os.environ["PYTHONPATH"] = PACKAGES
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        os.environ["BASH_FUNC_python%%"] = '() { python3 "$@"; }'
+        for name in ("python", "python3"):
+            os.environ[f"BASH_FUNC_{name}%%"] = f'() {{ {sys.executable} "$@"; }}'
         os.execv("/bin/bash", ["bash", "-c", command])
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
