@@ -27,10 +27,10 @@ BRIEF = ("stages.rl.steps=1", "stages.rl.probe=0", "stages.rl.probe_every=0")
 
 # stage 6 ------------------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.fault(stage=6, injection="S: the engine draws at half the temperature and reports log-probs at the envelope's")
+@pytest.mark.fault(stage=6, injection="S: the engine draws at a fifth of the temperature and reports log-probs at the envelope's")
 def test_a_colder_draw_with_honest_log_probs(monkeypatch, warm, tmp_path):
     def colder(logits_BV, uniform_B, request):
-        cold = DRAW(logits_BV, uniform_B, dataclasses.replace(request, temperature=0.5))
+        cold = DRAW(logits_BV, uniform_B, dataclasses.replace(request, temperature=0.2))
         logp_B = logits_BV.float().log_softmax(-1).gather(1, cold.token_B[:, None])[:, 0]
         return dataclasses.replace(cold, logp_B=logp_B)
     run = attack(monkeypatch, warm, tmp_path / "run", (streaming, "draw", colder))
