@@ -141,7 +141,8 @@ def _provenance(settings: Tree, decoded: Settings) -> dict[str, Provenance]:
 def leaves(record: Any, path: str = "") -> list[str]:
     """Dotted paths of every value of a record."""
     if dataclasses.is_dataclass(record):
-        absent = {name for name, default in sparse_fields(type(record)) if getattr(record, name) == default}
+        kind: Any = type(record)
+        absent = {name for name, default in sparse_fields(kind) if getattr(record, name) == default}
         items = [(field.name, getattr(record, field.name)) for field in dataclasses.fields(record) if field.name not in absent]
     elif isinstance(record, dict):
         items = list(record.items())

@@ -39,9 +39,8 @@ def check(settings: Settings, problems: Problems) -> None:
                                      why="a preference says which answer is better, not which is right",
                                      fix=f"set stages.{name}.reward to one with `accuracy`"))
 
-
-    for where, reward in composed.items():
-        for part in (reward.parts.values() if reward is not None else ()):
+    for where, whole in composed.items():
+        for part in (whole.parts.values() if whole is not None else ()):
             name = part.measure.removeprefix("judge:")
             if part.measure.startswith("judge:") and name not in settings.judges:
                 problems.add(RecipeError(f"{where} is measured by judge:{name}, which the recipe does not have", got=name,
