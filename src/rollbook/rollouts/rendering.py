@@ -25,7 +25,8 @@ class Renderer:
     def __init__(self, tokenizer: ChatTokenizer, dialect: Dialect, *, announces: bool):
         self.tokenizer, self.dialect, self.announces = tokenizer, dialect, announces
         named = (tokenizer.token_id(name) for name in dialect.stops)
-        self.stop_ids: frozenset[int] = frozenset(one for one in tokenizer.stop_ids if one is not None) | {token for token in named if token is not None}
+        own = frozenset(one for one in tokenizer.stop_ids if one is not None)
+        self.stop_ids: frozenset[int] = own | {token for token in named if token is not None}
         self._frames: dict[tuple[Role, tuple[Role, ...]], tuple[str, ...]] = {}
         self._tool = self._tool_role()
 
