@@ -130,7 +130,7 @@ def test_no_run_trains_on_the_tasks_of_a_registered_protocol(run, file, tmp_path
         run_recipe(small_recipe(*QUICK, "tasks.seed=3"), tmp_path / "contaminated", Quiet())
     assert not (tmp_path / "contaminated").exists()
     out = tmp_path / "again"
-    monkeypatch.setattr("rollbook.orchestration.run._go", lambda session, state: 0)
+    monkeypatch.setattr("rollbook.orchestration.run._go", lambda *given: 0)
     assert run_recipe(small_recipe(*QUICK), out, Quiet()) == 0
     found = {one.protocol: one for one in Ledger.open(out, write=False).records(Decontamination)}
     assert set(found) == {"heldout", f"small/{protocols.load(file).id[:12]}"}
