@@ -10,7 +10,7 @@ from rollbook.cli import main
 from rollbook.ledger import Ledger
 from rollbook.orchestration.run import resume_run, run_recipe
 from rollbook.orchestration.stages import policy_gradient
-from rollbook.records import CurriculumReport, PolicyVersion
+from rollbook.records import CurriculumReport, PolicyVersion, SamplingEnvelope
 from rollbook.records.curriculum import Curriculum
 
 RULE = Curriculum(low=0.01, high=0.9, renew=3, explore=0.5, easy=0.0, hard=0.25, report=1)
@@ -19,7 +19,7 @@ RULE = Curriculum(low=0.01, high=0.9, renew=3, explore=0.5, easy=0.0, hard=0.25,
 def recipe():
     made = small_recipe("stages.cold_start.steps=30", "stages.rl.steps=4", "stages.rl.probe=0", "stages.rl.probe_every=0",
                         "stages.select.candidates=4")
-    rl = dataclasses.replace(made.settings.stages["rl"], curriculum=RULE, tasks="train")
+    rl = dataclasses.replace(made.settings.stages["rl"], curriculum=RULE, tasks="train", max_tokens=24)
     return dataclasses.replace(made, settings=dataclasses.replace(made.settings, stages={**made.settings.stages, "rl": rl}))
 
 
@@ -46,4 +46,6 @@ def test_a_killed_run_with_a_curriculum_ends_as_if_it_had_not_been_killed(tmp_pa
     reports = whole[1]
     assert [report.step for report in reports] == [1, 2, 3, 4] and all(sum(r.pools.values()) == 64 for r in reports)
     assert reports[0].measured > 0 and any(" > " in key for report in reports for key in report.moved)
+    with Ledger.open(tmp_path / "whole", write=False) as ledger:
+        assert {one.max_tokens for one in ledger.records(SamplingEnvelope)} == {24, 32}
     assert CliRunner().invoke(main, ["audit", str(tmp_path / "whole")]).exit_code == 0

@@ -162,6 +162,9 @@ def _check_pass_rate(stage: PassRate, path: str, settings: Settings, problems: P
 
 def _check_policy_gradient(stage: PolicyGradient, path: str, settings: Settings, problems: Problems) -> None:
     objective.check(stage.objective, f"{path}.objective", problems)
+    if stage.max_tokens is not None and (not 1 <= stage.max_tokens <= settings.tasks.max_tokens or settings.environment):
+        refuse(problems, f"{path}.max_tokens must be 1 .. tasks.max_tokens = {settings.tasks.max_tokens}, without an environment",
+               stage.max_tokens, "a stage of length is a shorter budget for one answer", f"lower {path}.max_tokens")
     if stage.per_task < 2 and objective.needs_group(stage.objective):
         refuse(problems, f'{path}.objective.kind = "{stage.objective["kind"]}" needs at least 2 rollouts per task',
                 f"{path}.per_task = {stage.per_task}",

@@ -126,7 +126,8 @@ class PolicyGradient:
     no token older than `max_policy_age` versions is trained on; without it the age is 0.
 
     `filter` drops groups whose rewards, or whose accuracies (DAPO), are all equal. `reference` names the stage of the frozen
-    policy of a KL term, None the one the stage starts from. With a `curriculum` tasks are drawn by how often they are passed;
+    policy of a KL term, None the one the stage starts from. `max_tokens` is a shorter budget than the recipe's, for a stage of
+    length. With a `curriculum` tasks are drawn by how often they are passed;
     without one each in its turn. `teachers` maps a family of tasks, or `*`, to the stage that teaches
     it.
     """
@@ -154,6 +155,7 @@ class PolicyGradient:
     critic: Critic | None = None
     teachers: Mapping[str, str] = field(default_factory=dict)
     curriculum: Curriculum | None = field(default=None, metadata=SPARSE)
+    max_tokens: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from rollbook.audit.index import RunIndex
 from rollbook.ledger.kinds import TraceTable
 from rollbook.records import Comparison, Dispatch, EvalReport, PolicyVersion, ProtocolBundle, SamplingEnvelope, Task, Trace
 from rollbook.records.codec import canonical, digest
-from rollbook.records.recipe import Stage
+from rollbook.records.recipe import PolicyGradient, Stage
 
 BUNDLED = ("temperature", "top_p", "max_tokens", "template")       # what a protocol and an envelope both say
 SAMPLING = ("temperature", "top_p", "top_k", "min_p")
@@ -326,6 +326,9 @@ def asked(run: RunIndex, envelope: SamplingEnvelope) -> Iterator[tuple[str, Any,
     settings = run.recipe.settings
     wanted: dict[str, Any] = {"seed": settings.run.seed, "max_tokens": settings.tasks.max_tokens,
                               **(UNASKED if settings.environment is None else {})}
+    own = settings.stages.get((run.table or "").partition("/")[0])
+    if isinstance(own, PolicyGradient) and own.max_tokens is not None:
+        wanted["max_tokens"] = own.max_tokens
     sampling = getattr(settings.stages.get(stage_of(run.table or "", settings.stages)), "sampling", None)
     if sampling is not None:
         wanted |= {name: getattr(sampling, name) for name in SAMPLING}

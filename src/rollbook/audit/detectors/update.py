@@ -205,8 +205,9 @@ class UpdateDetector(Detector):
             if unlike:
                 self.fail(where, f"the batch of {batch.scope} was trained with another objective than the recipe's: "
                           + "; ".join(unlike), ESTIMATOR)
-            if batch.max_length != settings.tasks.max_tokens:
-                self.fail(where, f"max_length {batch.max_length} for tasks.max_tokens {settings.tasks.max_tokens}", ESTIMATOR)
+            budget = stage.max_tokens or settings.tasks.max_tokens
+            if batch.max_length != budget:
+                self.fail(where, f"max_length {batch.max_length} for a budget of {budget} tokens", ESTIMATOR)
         planned = sorted(index for part in batch.plan for index in part)
         if planned != list(range(len(batch.traces))):
             self.fail(where, f"the micro-batches of {batch.scope} hold {len(planned)} sequences ({len(set(planned))} different), "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 from rollbook.experience.admission import AdmissionRule
 from rollbook.experience.token_credit import of_group
@@ -20,6 +21,7 @@ from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state,
 from rollbook.orchestration.step import PolicyRun, Source, StepSettings, Waves, step
 from rollbook.records import ModuleUpdate, PolicyVersion
 from rollbook.records.recipe import PolicyGradient
+from rollbook.rollouts.solve import Rollouts
 from rollbook.tasks.curriculum import PoolStream
 from rollbook.training.optimizer import Optimizer
 from rollbook.training.policy import PolicyLearner, Teachers
@@ -77,9 +79,9 @@ def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: 
                                     stages=stage.teachers, families=lambda task: session.tasks[task].family)
     settings = StepSettings(prompts=stage.prompts, per_task=stage.per_task, groups=stage.groups, max_waves=stage.max_waves,
                             minibatches=stage.minibatches, max_batch_tokens=stage.max_batch_tokens,
-                            max_length=session.settings.tasks.max_tokens,
+                            max_length=stage.max_tokens or session.settings.tasks.max_tokens,
                             misfit_penalty=around.misfit_penalty if (around := session.settings.environment) else 0.0)
-    run = PolicyRun(stage=name, ledger=session.ledger, rollouts=session.rollouts(stage.sampling),
+    run = PolicyRun(stage=name, ledger=session.ledger, rollouts=_rollouts(session, stage),
                     judge=judging(session, stage.reward).judge, learner=learner, publisher=session.publisher, objective=objective,
                     admission=admission(stage, objective.credit), settings=settings, tasks=session.tasks,
                     critic=_critic(session, stage))
@@ -114,6 +116,12 @@ def _critic(session: Session, stage: PolicyGradient) -> CriticLearner | None:
         model = on_body(session.policy.decoder, weights, layers=critic.head_layers, seed=session.settings.run.seed)
     total = updates_of(critic, steps=stage.steps, minibatches=stage.minibatches)
     return CriticLearner(model, critic, total=total, dtype=session.dtype)
+
+
+def _rollouts(session: Session, stage: PolicyGradient) -> Rollouts:
+    """How the stage samples: as the recipe says, within the stage's own budget where it has one."""
+    made = session.rollouts(stage.sampling)
+    return made if stage.max_tokens is None else replace(made, max_tokens=stage.max_tokens)
 
 
 def _probe(session: Session, name: str, stage: PolicyGradient, version: PolicyVersion, number: int) -> float:
