@@ -222,7 +222,9 @@ def _branch(parent: str, stages: Mapping[str, Any], below: Mapping[str, list[str
         yield from _branch(name, stages, below, indent + ("   " if last else "│  "))
 
 
-def _stage(stage: Mapping[str, Any]) -> str:
+def _stage(stage: Any) -> str:
+    if not isinstance(stage, Mapping):
+        return getattr(stage, "note", None) or "not disclosed"
     kind = _said(stage, "kind") or "a kind that is not disclosed"
     objective = stage.get("objective")
     named = _said(objective, "kind") if isinstance(objective, Mapping) else None
