@@ -27,27 +27,6 @@ BRIEF = ("stages.rl.steps=1", "stages.rl.probe=0", "stages.rl.probe_every=0")
 
 # stage 6 ------------------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.fault(stage=6, injection="S: the engine draws at a fifth of the temperature and reports log-probs at the envelope's")
-def test_a_colder_draw_with_honest_log_probs(monkeypatch, warm, tmp_path):
-    def colder(logits_BV, uniform_B, request):
-        cold = DRAW(logits_BV, uniform_B, dataclasses.replace(request, temperature=0.2))
-        logp_B = logits_BV.float().log_softmax(-1).gather(1, cold.token_B[:, None])[:, 0]
-        return dataclasses.replace(cold, logp_B=logp_B)
-    run = attack(monkeypatch, warm, tmp_path / "run", (streaming, "draw", colder))
-    assert_caught(run, 6, record="Batch", evidence="temperature")
-
-
-@pytest.mark.fault(stage=6, injection="S: the engine keeps the five likeliest tokens and reports log-probs over all")
-def test_a_hidden_top_k(monkeypatch, warm, tmp_path):
-    def five(logits_BV, uniform_B, request):
-        held = logits_BV.float()
-        cut = held.masked_fill(held < held.topk(2, dim=-1).values[:, -1:], float("-inf"))
-        kept = DRAW(cut, uniform_B, request)
-        return dataclasses.replace(kept, logp_B=held.log_softmax(-1).gather(1, kept.token_B[:, None])[:, 0])
-    run = attack(monkeypatch, warm, tmp_path / "run", (streaming, "draw", five))
-    assert_caught(run, 6, record="Batch", evidence="temperature")
-
-
 @pytest.mark.fault(stage=6, injection="S: answers end at a string that no recipe names, in every evaluation alike")
 def test_a_stop_string_nobody_asked_for(monkeypatch, warm, tmp_path):
     def stopped(self, scale):
@@ -226,7 +205,7 @@ def test_a_wave_too_many(monkeypatch, warm, tmp_path):
         run = real(*given, **how)
         return dataclasses.replace(run, settings=dataclasses.replace(run.settings, groups=99))
     run = attack(monkeypatch, warm, tmp_path / "run", (policy_gradient, "_policy_run", hopeful),
-                 (admission, "_group_code", everything), overrides=(*BRIEF, "stages.rl.groups=1"))
+                 (admission, "_group_code", everything), overrides=(*BRIEF, "stages.rl.groups=1", "stages.rl.minibatches=1"))
     assert_caught(run, 9, record="Census", evidence="was issued although")
 
 
@@ -316,5 +295,5 @@ def test_a_step_that_is_made_again_until_it_is_lucky(monkeypatch, warm, tmp_path
         monkeypatch.setattr(streaming, "uniforms", lambda seed, key, count: uniforms(seed + 1, key, count))
         return gather(run, source, policy, scope)
     run = attack(monkeypatch, warm, tmp_path / "run", (stepping, "gather", again), overrides=BRIEF)
-    assert_caught(run, 9, record="TraceTable", evidence="came out otherwise")
+    assert_caught(run, 9, record="", evidence="was taken back")
 

@@ -68,7 +68,7 @@ CASES = [
     (EnvironmentDetector, replaced(EnvironmentImage, network=lambda _: "open"), "network"),
     (EnvironmentDetector, replaced(EnvironmentImage, dependencies=lambda held: dict(list(held.items())[1:])),
      "names none of them"),
-    (ColdStartDetector, replaced(SftReport, demonstrations=lambda shown: shown[::-1]), "are not those of"),
+    (ColdStartDetector, replaced(SftReport, demonstrations=lambda shown: shown[::-1]), "trained"),
     (ColdStartDetector, replaced(SftReport, step=lambda number: number + 1), "comes where number"),
     (ColdStartDetector, changed(Demonstration, lambda one: None, only=lambda one: one.token_ids[-3] % 2), "demonstrations"),
     (RequestDetector, replaced(SamplingEnvelope, stop=lambda _: ("}",)), "stop"),
