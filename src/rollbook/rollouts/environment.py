@@ -11,6 +11,7 @@ from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.records import (
     EnvironmentDefinition,
     EnvironmentSpec,
+    EpisodeBudget,
     ModelError,
     Request,
     SamplingEnvelope,
@@ -46,9 +47,14 @@ class EnvironmentRollouts(Rollouts):
     rules: EpisodeRules
     context: int
 
+    @property
+    def budget(self) -> EpisodeBudget:
+        """The spec's budget, with fewer tokens where a stage gives fewer."""
+        return replace(self.spec.budget, max_tokens=min(self.max_tokens, self.spec.budget.max_tokens))
+
     def envelope(self, weights: str) -> SamplingEnvelope:
         """The request as it is made to the policy with this weight hash; `scaffold` names the harness and its rules."""
-        budget = self.spec.budget
+        budget = self.budget
         named = digest(canonical([self.spec.id, encode(self.rules)]))[:32]
         return replace(Rollouts.envelope(self, weights), max_tokens=budget.max_tokens, max_turns=budget.max_turns,
                        max_seconds=budget.max_seconds, scaffold=f"{SCAFFOLD}/{named}")
@@ -80,7 +86,7 @@ class EnvironmentRollouts(Rollouts):
             raise ModelError("episodes need a tokenizer with its chat template", got=type(self.tokenizer).__name__)
         spoken = dialect(self.rules.dialect)
         return Harness(environment=self.spec.id, build=partial(_build, self.definition, self.services), tools=self.spec.tools,
-                       budget=self.spec.budget, rules=self.rules, context=self.context, envelope=envelope,
+                       budget=self.budget, rules=self.rules, context=self.context, envelope=envelope,
                        renderer=Renderer(self.tokenizer, spoken, announces=self.rules.announces))
 
     def asked(self, key: str, task: Task, harness: Harness) -> Request:

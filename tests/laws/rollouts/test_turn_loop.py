@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -252,6 +253,13 @@ def test_attempts_of_one_group_meet_the_same_environment_and_other_groups_anothe
     found = many(lambda name, turn: "4", per_task=2, tasks=2)
     seeds = [trace.episode.state.facts["seed"] for trace in found]
     assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
+
+
+def test_a_stage_may_give_fewer_tokens_than_the_environment() -> None:
+    with open_services() as services:
+        made = replace(rollouts(lambda name, turn: do("a"), services), max_tokens=50)
+        trace = made.solve([task()], 1, scope="s", envelope=made.envelope("w"))[0]
+    assert made.envelope("w").max_tokens == 50 == trace.action_count and trace.stop_reason == "length"
 
 
 def test_the_envelope_names_every_rule_of_the_harness() -> None:
