@@ -23,7 +23,7 @@ def prove(image: EnvironmentImage, judge: JudgeWithStamp, settings: Settings, tr
     mine = fingerprint(judge, items)
     handed: str | None = getattr(judge, "unprovable", None)
     if handed is not None:
-        return _built(image, judge, mine, handed)
+        return _built(image, judge, (mine, fingerprint(judge, items)), handed)
     found = rescore(type(judge), settings.reward, items)
     again = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
     ordinary = found["ordinary"]
@@ -46,11 +46,14 @@ def prove(image: EnvironmentImage, judge: JudgeWithStamp, settings: Settings, tr
                             unproved=unproved, observed={"seconds": time.monotonic() - began})
 
 
-def _built(image: EnvironmentImage, judge: JudgeWithStamp, mine: Rescored, why: str) -> EnvironmentProof:
+def _built(image: EnvironmentImage, judge: JudgeWithStamp, twice: tuple[Rescored, Rescored], why: str) -> EnvironmentProof:
     """The proof of a judge that no fresh process can make: its image is built again, everything else is named as unproved."""
+    mine, repeated = twice
     again = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
     trials = (Trial(kind="build", changed="another build", first=image.digest, second=again.digest, items=1),
               Trial(kind="build", changed="the judge asked again", first=mine.judge, second=judge.digest, items=1),
+              Trial(kind="reset", changed="the prompts rendered again", first=mine.prompts, second=repeated.prompts,
+                    items=sum(mine.counts.values())),
               Trial(kind="reset", changed="the same judge again, in reverse order", first=mine.verdicts, second=mine.again,
                     items=sum(mine.counts.values())))
     return EnvironmentProof(environment=content_id(image), judge=mine.judge, trials=trials, verdicts=mine.counts,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from rollbook.audit.detector import Detector, Row
 from rollbook.audit.index import RunIndex
 from rollbook.environments import single_turn_image
 from rollbook.records import Composition, EnvironmentImage, EnvironmentProof, ProtocolBundle, Scored, Task, Trial, VerifierStamp
+from rollbook.records.recipe import RewardModel
 from rollbook.rewards import package_versions
 from rollbook.rewards.rescore import prompts_hash
 
@@ -70,7 +72,8 @@ class EnvironmentDetector(Detector):
                 self.fail(identity, evidence, PIN)
             for name, reason in proof.unproved.items():
                 self.note(f"unproved: {name} ({reason})")
-                if (image := self.images.get(proof.environment)) is not None and image.name == SINGLE_TURN:
+                image = self.images.get(proof.environment)
+                if image is not None and image.name == SINGLE_TURN and not _by_model(run, reason):
                     self.fail(identity, f"the trial of {name} was left out ({reason}); a single turn can be tried anywhere", PIN)
         if used and not self.images and run.recipe is not None:
             self.fail("EnvironmentImage", "texts were judged, and no environment is on record",
@@ -154,3 +157,9 @@ def _prompts(train: Sequence[Task], trials: Sequence[Trial]) -> set[str]:
     """Hashes of the first training tasks' prompts, each three times, for as many items as a reset showed."""
     sizes = {trial.items for trial in trials if trial.kind == "reset"}
     return {prompts_hash([task for task in train[:size // 3] for _ in range(3)]) for size in sizes}
+
+
+def _by_model(run: RunIndex, reason: str) -> bool:
+    """Whether what was left out is measured by a reward model that a stage of this run trains: no fresh process holds it."""
+    stages = run.recipe.settings.stages if run.recipe is not None else {}
+    return any(isinstance(stages.get(name), RewardModel) for name in re.findall(r"model:([\w.\-]+)", reason))

@@ -1,0 +1,30 @@
+"""A reward model that one stage trains is what a later policy stage is rewarded by, and the run passes its audit."""
+
+import dataclasses
+
+from small_stages import ADAM, LABELS, SAMPLED, SFT, pipeline, run
+
+from rollbook.audit.passage import audit_run
+from rollbook.ledger import Ledger
+from rollbook.records import Scored
+from rollbook.records import recipe as r
+from rollbook.records.ready_made import NamedReward
+
+RM = r.RewardModel(policy="sft", data={"labels": 1.0}, loss="ranked", head_layers=1, steps=2, batch=4, max_batch_tokens=512,
+                   optimizer=ADAM)
+RL = r.PolicyGradient(
+    policy="sft", tasks="train", steps=1, prompts=3, per_task=2, groups=3, max_waves=1, minibatches=1, max_policy_age=0,
+    sampling=SAMPLED, optimizer=ADAM, max_batch_tokens=512, probe=0, probe_every=0, checkpoint_every=1, filter="none",
+    reward="preference", objective={"kind": "DrGrpo", "low": 0.2, "high": 0.2, "credit": {"kind": "GroupCentered"}})
+REWARD = NamedReward(composition="instructgpt", measures={"preference": "model:rm"}, numbers={"demonstration_mean": 0.0},
+                     verify_seconds=5.0, verify_workers=1)
+
+
+def test_the_number_of_the_reward_model_is_the_reward_and_the_audit_finds_nothing(tmp_path):
+    made = pipeline(sft=SFT, labels=LABELS, rm=RM, rl=RL)
+    made = dataclasses.replace(made, settings=dataclasses.replace(made.settings, rewards={"preference": REWARD}))
+    out = run(made, tmp_path / "run")
+    with Ledger.open(out, write=False) as ledger:
+        vectors = [verdict.vector for _, verdict, _ in ledger.read_traces("rl/000001") if isinstance(verdict, Scored)]
+    assert vectors and all(one.total == one.value("terminal") == one.value("preference") for one in vectors)
+    assert not [(row.name, row.record, row.evidence) for row in audit_run(out).rows if row.result == "fail"]
