@@ -106,7 +106,7 @@ def _from_start(session: Session, acquired: Acquired, until: str | None = None) 
     _record_sources(session, acquired)
     session.versions[START] = session.publisher.publish(START, None, (), optimizer=None)
     session.resident = session.versions[START].id
-    return _go(session, None, until)
+    return _go(session, None) if until is None else _go(session, None, until)
 
 
 def _go(session: Session, state: StepState | None, until: str | None = None) -> int:
