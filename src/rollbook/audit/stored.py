@@ -20,7 +20,7 @@ from rollbook.records import Batch, Credit, Experience, LedgerError, Scored, Tra
 INPUTS = {"token_ids": "token_T", "seq": "seq_T", "group": "group_S", "length": "length_S", "correct": "correct_S",
           "behavior": "behavior_T", "version": "version_T", "advantage": "advantage_T", "weight": "weight_KT"}
 SCORED = {"anchor": "anchor_T", "reference": "reference_T", "teacher": "teacher_T", "value": "value_T", "return": "return_T",
-          "kl": "kl_T"}
+          "kl": "kl_T", "routes": "routes_LYK"}
 
 
 def members(ledger: Ledger, table: Event | None, batch: Batch) -> tuple[Experience, ...]:

@@ -30,7 +30,8 @@ class Packed:
 
     `plan` lists the sequences of each micro-batch, `correct_S` is 1, 0 or -1 where correctness is not known.
     `anchor_T`, `reference_T` and `teacher_T` are None unless the objective or its credit reads them, `value_T`, `return_T` and
-    `kl_T` (nats) unless credit is given per token from them.
+    `kl_T` (nats) unless credit is given per token from them. `routes_LYK` are the experts that a replay takes, micro-batch after
+    micro-batch, each in the order of its layout; None where the router is free.
     """
 
     members: tuple[Experience, ...]
@@ -53,6 +54,7 @@ class Packed:
     value_T: Tensor | None = None
     return_T: Tensor | None = None
     kl_T: Tensor | None = None
+    routes_LYK: Tensor | None = None
 
     def tokens(self, index_T: Tensor, logp_T: Tensor) -> ActionTokens:
         """The objective's view of some of the tokens."""
@@ -68,7 +70,7 @@ class Packed:
                  "correct": self.correct_S,
                  "behavior": self.behavior_T, "version": self.version_T, "advantage": self.advantage_T, "weight": self.weight_KT,
                  "anchor": self.anchor_T, "reference": self.reference_T, "teacher": self.teacher_T, "value": self.value_T,
-                 "return": self.return_T, "kl": self.kl_T}
+                 "return": self.return_T, "kl": self.kl_T, "routes": self.routes_LYK}
         return {name: value for name, value in named.items() if value is not None}
 
 

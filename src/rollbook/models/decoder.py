@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rollbook.models.architecture import Architecture, to_config
 from rollbook.models.layout import Layout
+from rollbook.models.routing import GateRule, replayed_gates
 
 SHORT = 1 << 23        # scores that are written out (32 MiB of fp32 a layer): for short ones a fused kernel's backward is slower
 
@@ -137,8 +138,15 @@ class Experts(nn.Module):
         self.gate = nn.Linear(a.hidden, a.experts, bias=False)
         self.experts = nn.ModuleList(FeedForward(a.hidden, a.intermediate) for _ in range(a.experts))
 
-    def forward(self, x: Tensor) -> Tensor:
-        weight, chosen = route(self.a, linear(self.gate, x))
+    def forward(self, x: Tensor, routes_LK: Tensor | None = None, seen: list[Tensor] | None = None) -> Tensor:
+        """`routes_LK` are experts to take instead of the router's choice; what was taken is added to `seen`."""
+        logits = linear(self.gate, x)
+        if routes_LK is None:
+            weight, chosen = route(self.a, logits)
+        else:
+            weight, chosen = replayed_gates(logits, routes_LK, GateRule.of(self.a)), routes_LK
+        if seen is not None:
+            seen.append(chosen)
         out = torch.zeros(x.shape, dtype=torch.float32)
         for index, expert in enumerate(self.experts):
             token, rank = (chosen == index).nonzero(as_tuple=True)
@@ -159,8 +167,9 @@ def route(a: Architecture, router_logits: Tensor) -> tuple[Tensor, Tensor]:
 class Block(nn.Module):
     """One pre-norm layer."""
 
-    def __init__(self, a: Architecture):
+    def __init__(self, a: Architecture, index: int):
         super().__init__()
+        self.index = index
         self.input_layernorm = Norm(a.hidden, a.norm_eps)
         self.self_attn = Attention(a)
         self.post_attention_layernorm = Norm(a.hidden, a.norm_eps)
@@ -168,7 +177,11 @@ class Block(nn.Module):
 
     def forward(self, residual: Tensor, layout: Layout, tables: tuple[Tensor, Tensor], dtype: torch.dtype) -> Tensor:
         residual = residual + self.self_attn(self.input_layernorm(residual).to(dtype), layout, tables).float()
-        return residual + self.mlp(self.post_attention_layernorm(residual).to(dtype)).float()
+        x = self.post_attention_layernorm(residual).to(dtype)
+        if not isinstance(self.mlp, Experts):
+            return residual + self.mlp(x).float()
+        routes_LK = None if layout.routes_LYK is None else layout.routes_LYK[:, self.index]
+        return residual + self.mlp(x, routes_LK, layout.chosen).float()
 
 
 class Body(nn.Module):
@@ -177,7 +190,7 @@ class Body(nn.Module):
     def __init__(self, a: Architecture):
         super().__init__()
         self.embed_tokens = nn.Embedding(a.vocab, a.hidden)
-        self.layers = nn.ModuleList(Block(a) for _ in range(a.layers))
+        self.layers = nn.ModuleList(Block(a, index) for index in range(a.layers))
         self.norm = Norm(a.hidden, a.norm_eps)
 
 

@@ -28,6 +28,8 @@ class Layout:
 
     `prompt_slots_GP` and `own_slots_SC` index L (0 where padded); the masks are True where a key may be seen.
     `predictor_T` indexes the position whose hidden state predicts action token T; `target_T` is that token's id.
+    `routes_LYK` are the experts that a replay takes instead of the router's choice (see `routing`); `chosen` collects the experts
+    of each layer, [L, K], where it is a list.
     """
 
     token_L: Tensor
@@ -42,6 +44,8 @@ class Layout:
     predictor_T: Tensor
     target_T: Tensor
     seq_T: Tensor
+    routes_LYK: Tensor | None = None
+    chosen: list[Tensor] | None = None
 
 
 def pack(trees: Sequence[Tree], *, window: int | None = None) -> Layout:

@@ -272,6 +272,9 @@ def _check_supported(settings: Settings) -> None:
                               why="where sampling and training alternate no token is older than the policy it trains; where they "
                                   "do not, none can be of age 0",
                               fix=f"--set stages.{name}.max_policy_age=0, or say how: stages.{name}.asynchrony")
+        if isinstance(stage, PolicyGradient) and stage.routing == "replayed" and not getattr(settings.model, "experts", 1):
+            raise RecipeError(f"stages.{name}.routing = replayed needs a model with experts", got="model.experts 0",
+                              why="a dense model has no routes", fix=f"--set stages.{name}.routing=free")
         if isinstance(stage, PolicyGradient) and _restricted(stage.sampling):
             raise RecipeError(f"stages.{name}.sampling must draw from all ids to be trained on", got=str(stage.sampling),
                               why="the engine's log-probs would be over the kept ids, the trainer's over all: every ratio biased",

@@ -127,9 +127,9 @@ class PolicyGradient:
 
     `filter` drops groups whose rewards, or whose accuracies (DAPO), are all equal. `reference` names the stage of the frozen
     policy of a KL term, None the one the stage starts from. `max_tokens` is a shorter budget than the recipe's, for a stage of
-    length. With a `curriculum` tasks are drawn by how often they are passed;
-    without one each in its turn. `teachers` maps a family of tasks, or `*`, to the stage that teaches
-    it.
+    length. With a `curriculum` tasks are drawn by how often they are passed; without one each in its turn. `teachers` maps a
+    family of tasks, or `*`, to the stage that teaches it. `routing`: whether every minibatch of a step chooses its experts anew,
+    or takes those that the policy at the step's beginning chose (routing replay).
     """
 
     policy: str
@@ -150,6 +150,7 @@ class PolicyGradient:
     checkpoint_every: int
     reward: str | None = None
     asynchrony: Asynchrony | None = None
+    routing: Literal["free", "replayed"] = "free"
     filter: Literal["reward", "accuracy", "none"] = "reward"
     reference: str | None = None
     critic: Critic | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from rollbook.experience.batches import Packed, evaluate, with_scores
 from rollbook.experience.token_credit import uses_kl
 from rollbook.models.decoder import Decoder
+from rollbook.models.layout import Layout
 from rollbook.models.layout import pack as lay_out
 from rollbook.models.logprobs import Scores, action_logprobs
 from rollbook.objectives import all_reads, total_loss
@@ -72,6 +73,7 @@ class PolicyLearner:
         self.reference: Decoder | None = None               # None: the start
         self.teachers: Teachers | None = None
         self.anchor: Decoder | None = None
+        self.replays_routing = False                        # experts are those of the policy that the step began with
 
     def hold_anchor(self, objective: Objective) -> None:
         """Keeps the policy as it is now as the anchor of what is scored next, for minibatches that come one at a time.
@@ -89,6 +91,8 @@ class PolicyLearner:
         reads = all_reads(objective)
         if uses_kl(objective.credit):                       # taken at sampling parameters, before any update
             reads, next_up = reads | {"anchor_T", "reference_T"}, False
+        if self.replays_routing and not next_up:            # the first minibatch meets the routers it would replay
+            packed = replace(packed, routes_LYK=self._routes(packed))
         anchor_T = self._frozen(self.anchor or self.decoder, packed) if "anchor_T" in reads and not next_up else None
         reference_T = self._frozen(self.reference or self.start, packed) if "reference_T" in reads else None
         teacher_T = self._taught(packed) if "teacher_T" in reads else None
@@ -108,9 +112,10 @@ class PolicyLearner:
         gradient_T = torch.empty_like(logp_T)
         clipped_T = torch.zeros(packed.seq_T.numel(), dtype=torch.bool)
         loss = dict.fromkeys((term.name for term in packed.terms), 0.0)
-        for sequences in packed.plan:
+        layouts = self._layouts(packed)
+        for sequences, layout in zip(packed.plan, layouts, strict=True):
             index_T = torch.isin(packed.seq_T, torch.tensor(sequences)).nonzero()[:, 0]
-            scores = self._forward(self.decoder, [packed.members[i] for i in sequences])
+            scores = action_logprobs(self.decoder, layout, temperature=self.temperature, dtype=self.dtype)
             scores.logp_T.retain_grad()
             if own_anchor and packed.anchor_T is not None:
                 packed.anchor_T[index_T] = scores.logp_T.detach()
@@ -161,6 +166,35 @@ class PolicyLearner:
                 index_T = torch.isin(packed.seq_T, torch.tensor(sequences)).nonzero()[:, 0]
                 logp_T[index_T] = self._forward(decoder, [packed.members[i] for i in sequences]).logp_T
         return logp_T
+
+    def _layouts(self, packed: Packed) -> Iterator[Layout]:
+        """The micro-batches laid out, each with its part of the routes where the batch replays them."""
+        at = 0
+        for sequences in packed.plan:
+            layout = self._layout([packed.members[i] for i in sequences])
+            if packed.routes_LYK is not None:
+                end = at + layout.token_L.numel()
+                layout = replace(layout, routes_LYK=packed.routes_LYK[at:end].long())
+                at = end
+            yield layout
+        if packed.routes_LYK is not None and at != packed.routes_LYK.shape[0]:
+            raise RecordError("the batch's routes are not those of its tokens", got=f"{packed.routes_LYK.shape[0]} for {at}",
+                              why="one missing route shifts every later one")
+
+    def _routes(self, packed: Packed) -> Tensor:
+        """The experts that the present weights choose for every position, micro-batch after micro-batch, int16 [L, Y, K]."""
+        if not self.decoder.architecture.experts:
+            raise RecordError("routing replay needs a model with experts", got="a dense model", fix="routing: free")
+        parts = []
+        with torch.no_grad():
+            for sequences in packed.plan:
+                layout = replace(self._layout([packed.members[i] for i in sequences]), chosen=[])
+                self.decoder(layout, self.dtype)
+                parts.append(torch.stack(layout.chosen or [], 1).to(torch.int16))
+        return torch.cat(parts)
+
+    def _layout(self, members: Sequence[Experience]) -> Layout:
+        return lay_out(experience_trees(members), window=self.decoder.architecture.window)
 
     def _forward(self, decoder: Decoder, members: Sequence[Experience]) -> Scores:
         layout = lay_out(experience_trees(members), window=decoder.architecture.window)

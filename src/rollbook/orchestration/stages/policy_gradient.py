@@ -72,6 +72,7 @@ def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: 
     optimizer = Optimizer.of(session.policy.decoder, stage.optimizer, stage.steps * stage.minibatches)
     learner = PolicyLearner(session.policy.decoder, optimizer, dtype=session.dtype, temperature=stage.sampling.temperature,
                             start=session.frozen(stage.policy) if resumed else None)
+    learner.replays_routing = stage.routing == "replayed"
     if stage.reference is not None:
         learner.reference = session.frozen(stage.reference)
     if stage.teachers:
