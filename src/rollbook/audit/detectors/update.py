@@ -208,6 +208,8 @@ class UpdateDetector(Detector):
             budget = stage.max_tokens or settings.tasks.max_tokens
             if batch.max_length != budget:
                 self.fail(where, f"max_length {batch.max_length} for a budget of {budget} tokens", ESTIMATOR)
+            if ("routes" in step.given) != (stage.routing == "replayed" and not batch.scope.endswith("/0")):
+                self.fail(where, f"{batch.scope} with routes: {'routes' in step.given}; routing is {stage.routing}", ESTIMATOR)
         planned = sorted(index for part in batch.plan for index in part)
         if planned != list(range(len(batch.traces))):
             self.fail(where, f"the micro-batches of {batch.scope} hold {len(planned)} sequences ({len(set(planned))} different), "
@@ -228,7 +230,7 @@ class UpdateDetector(Detector):
                     self.fail(where, f"{int((~np.isfinite(value)).sum())} values of {name} are not finite",
                               "stop before a step that is not finite")
                     return False
-                if name not in ("length", "group", "correct") and value.shape[-1] != size:
+                if name not in ("length", "group", "correct", "routes") and value.shape[-1] != size:
                     self.fail(where, f"{name} has {value.shape[-1]} values for {size} action tokens", ARITHMETIC)
                     return False
         if step.found["logp"].max(initial=-1.0) > 1e-4 or step.found["entropy"].min(initial=1.0) < -1e-4:
