@@ -87,6 +87,8 @@ def compared(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: Policy
     members = stored.members(ledger, step.table, step.batch)
     again = stored.rebuilt(members, step.credit, objective, max_tokens=stage.max_batch_tokens, max_length=step.batch.max_length)
     scored = learner.score(again, objective)
+    if step.batch.scope.endswith("/0"):
+        scored = replace(scored, routes_LYK=None)           # the step's first minibatch meets its own routers
     if per_token(objective.credit):
         scored = _credited(scored, objective, step, given)
     _inputs(ruler, step.batch, given, scored)
