@@ -80,7 +80,8 @@ class PolicyLearner:
 
         In full precision: the same bits as the decoder itself would give.
         """
-        self.anchor = copy.deepcopy(self.decoder).requires_grad_(False) if "anchor_T" in all_reads(objective) else None
+        needed = self.replays_routing or "anchor_T" in all_reads(objective)
+        self.anchor = copy.deepcopy(self.decoder).requires_grad_(False) if needed else None
 
     def score(self, packed: Packed, objective: Objective, *, next_up: bool = False) -> Packed:
         """Adds the anchor and reference log-probs where the objective reads them; nothing is scored that is not read.
@@ -92,7 +93,7 @@ class PolicyLearner:
         if uses_kl(objective.credit):                       # taken at sampling parameters, before any update
             reads, next_up = reads | {"anchor_T", "reference_T"}, False
         if self.replays_routing and not next_up:            # the first minibatch meets the routers it would replay
-            packed = replace(packed, routes_LYK=self._routes(packed))
+            packed = replace(packed, routes_LYK=self._routes(self.anchor or self.decoder, packed))
         anchor_T = self._frozen(self.anchor or self.decoder, packed) if "anchor_T" in reads and not next_up else None
         reference_T = self._frozen(self.reference or self.start, packed) if "reference_T" in reads else None
         teacher_T = self._taught(packed) if "teacher_T" in reads else None
@@ -181,15 +182,15 @@ class PolicyLearner:
             raise RecordError("the batch's routes are not those of its tokens", got=f"{packed.routes_LYK.shape[0]} for {at}",
                               why="one missing route shifts every later one")
 
-    def _routes(self, packed: Packed) -> Tensor:
-        """The experts that the present weights choose for every position, micro-batch after micro-batch, int16 [L, Y, K]."""
-        if not self.decoder.architecture.experts:
+    def _routes(self, decoder: Decoder, packed: Packed) -> Tensor:
+        """The experts that these weights choose for every position, micro-batch after micro-batch, int16 [L, Y, K]."""
+        if not decoder.architecture.experts:
             raise RecordError("routing replay needs a model with experts", got="a dense model", fix="routing: free")
         parts = []
         with torch.no_grad():
             for sequences in packed.plan:
                 layout = replace(self._layout([packed.members[i] for i in sequences]), chosen=[])
-                self.decoder(layout, self.dtype)
+                decoder(layout, self.dtype)
                 parts.append(torch.stack(layout.chosen or [], 1).to(torch.int16))
         return torch.cat(parts)
 
