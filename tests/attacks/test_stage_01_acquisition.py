@@ -89,7 +89,7 @@ def test_an_evaluation_on_tasks_that_were_never_compared_is_caught(warm, tmp_pat
     def another(session, sampling, tasks, named, **more):
         late = "rl" in session.versions and named[0] == "heldout"
         return real(session, sampling, foreign(session, 12), ("benchmark", *named[1:]), **more) if late else real(
-            session, sampling, tasks, named)
+            session, sampling, tasks, named, **more)
 
     with monkeypatch.context() as m:
         m.setattr(stages.evaluation, "protocol_of", another)

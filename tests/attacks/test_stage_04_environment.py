@@ -104,7 +104,7 @@ def test_a_proof_that_no_judge_could_fail_is_caught(warm, tmp_path, monkeypatch)
     with monkeypatch.context() as m:
         m.setattr(proof, "proof_items", lambda train, count: [(task, "") for task in train[:count] for _ in range(3)])
         run = begun(warm, tmp_path / "run")
-    assert_caught(run, 4, record="EnvironmentProof", evidence="gated 24")
+    assert_caught(run, 4, record="EnvironmentProof", evidence="was left out")
 
 
 @pytest.mark.fault(stage=4, injection="the trial without a network is left out")

@@ -140,7 +140,7 @@ def test_a_demonstration_that_is_not_on_record_is_caught(warm, tmp_path, monkeyp
         return real(self, name, records[:len(records) // 2] if name.endswith("demonstrations") else records)
 
     run = faulty(monkeypatch, warm, tmp_path / "run", (Ledger, "write_table", half), overrides=SHORT)
-    assert_caught(run, 5, record="SftReport", evidence="not on record")
+    assert_caught(run, 5, record="SftReport", evidence="shows 16 demonstrations, 0 of them general; the recipe asks for 32")
 
 
 @pytest.mark.fault(stage=5, injection="traces said to be correct by construction box a wrong answer")

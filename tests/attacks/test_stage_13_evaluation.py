@@ -37,7 +37,7 @@ def test_a_gain_of_another_temperature_is_caught(warm, tmp_path, monkeypatch):
         m.setattr(stages.evaluation, "protocol_of", cooler)
         m.setattr(stages.evaluation, "compare", lax)
         run = attacked(warm, tmp_path / "run")
-    assert_caught(run, 13, record="Comparison", evidence="temperature")
+    assert_caught(run, 13, record="EvalReport", evidence="was evaluated with temperature 0.2")
 
 
 @pytest.mark.fault(stage=13, injection="best of two attempts is reported as one attempt")

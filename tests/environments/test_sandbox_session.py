@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -77,12 +78,19 @@ def test_what_a_command_leaves_running_ends_with_it(session: Session) -> None:
 
 def test_between_commands_the_python_is_stopped_with_all_its_threads(session: Session) -> None:
     python(session, "import threading\ndef spin():\n    while True: pass\nthreading.Thread(target=spin, daemon=True).start()")
+    deadline = time.monotonic() + 5.0           # whoever stopped them may itself still be on its way to sleep
+    while (found := states_of(session)).count("T") != 2 or "R" in found:
+        assert time.monotonic() < deadline, found
+
+
+def states_of(session: Session) -> list[str]:
+    """What every thread of the session's processes does, as the kernel says it: R runs, S sleeps, T is stopped."""
     states = []
     for process in tree(session._cell.process()):
         for task in os.listdir(f"/proc/{process}/task"):
             with open(f"/proc/{process}/task/{task}/stat", encoding="utf-8") as file:
                 states.append(file.read().rpartition(")")[2].split()[0])
-    assert states.count("T") == 2 and "R" not in states
+    return states
 
 
 def test_a_program_that_kills_everything_ends_its_session_for_good(session: Session) -> None:

@@ -8,7 +8,7 @@ from rollbook.cli import main
 
 
 @pytest.mark.parametrize(("override", "words"), [
-    ("stages.rl.max_policy_age=1", "max_policy_age must be 0"),
+    ("stages.rl.max_policy_age=1", "a max_policy_age above 0 come together"),
     ("stages.rl.sampling.top_p=0.9", "must draw from all ids"),
     ("run.device=cuda", "only device cpu"),
     ("run.threads=4096", "exceeds the cores"),

@@ -10,7 +10,7 @@ from rollbook.audit.advantages import AXES, advantages
 from rollbook.audit.attempts import Distribution, Issued, compared, latency_class, parse
 from rollbook.audit.detectors.admission import Group
 from rollbook.audit.estimator import differences, expected_terms, rate, whole
-from rollbook.experience.batches import BASELINE, NORMALIZED_OVER
+from rollbook.experience.token_credit import BASELINE, NORMALIZED
 from rollbook.objectives.credit import (
     GroupCentered,
     GroupNormalized,
@@ -62,7 +62,8 @@ def test_a_rule_that_needs_more_than_rewards_is_not_guessed():
 
 
 def test_the_producer_and_the_audit_name_the_same_axes():
-    assert {rule: (BASELINE[rule], NORMALIZED_OVER[rule]) for rule in BASELINE} == AXES
+    named = {rule.__name__: (BASELINE[rule], NORMALIZED.get(rule, "nothing")) for rule in BASELINE}
+    assert {name: named[name] for name in AXES} == AXES
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
