@@ -88,7 +88,8 @@ PROCESSES = (
                    os._exit(0)
            print('left')
            """),
-    attack(name="output-after-the-end", goal="keep the pipe open and write when the program is over", ends=("answered",),
+    attack(name="output-after-the-end", goal="keep the pipe open and write when the program is over",
+           ends=("answered", "limit output"),
            source="""
            import os, sys
            print('early', flush=True)

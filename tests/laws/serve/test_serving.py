@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 from scripted import SAMPLING, STOP, TOKENIZER, ScriptedSampler, do
@@ -136,7 +136,7 @@ def test_many_agents_at_once_are_sampled_together() -> None:
     ({"messages": [{"role": "user", "content": "x" * 20_000}]}, "context")])
 def test_a_request_that_cannot_be_meant_is_refused_in_openais_shape(body: Any, words: str) -> None:
     with served(("4",)) as (one, sampler):
-        answer = httpx.post(f"{one.base_url('a')}/chat/completions", json=body, headers={"Authorization": f"Bearer {one.token}"})
+        answer = httpx2.post(f"{one.base_url('a')}/chat/completions", json=body, headers={"Authorization": f"Bearer {one.token}"})
     assert answer.status_code == 400 and words in answer.json()["error"]["message"] and not sampler.asked
 
 
@@ -144,9 +144,9 @@ def test_nothing_is_answered_without_the_token_or_to_what_is_no_json() -> None:
     with served(("4",)) as (one, sampler):
         address = f"{one.base_url('a')}/chat/completions"
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer x"}):
-            assert httpx.post(address, json={"messages": [USER]}, headers=headers).status_code == 401
+            assert httpx2.post(address, json={"messages": [USER]}, headers=headers).status_code == 401
         for data in (b"\xff", b"{", b"[" * 100_000):
-            answer = httpx.post(address, content=data, headers={"Authorization": f"Bearer {one.token}"})
+            answer = httpx2.post(address, content=data, headers={"Authorization": f"Bearer {one.token}"})
             assert answer.status_code == 400
         assert not sampler.asked
 
