@@ -28,7 +28,7 @@ from rollbook.cli_rewards import rewards
 from rollbook.cli_selftest import selftest
 from rollbook.cli_serve import serve
 from rollbook.cli_view import report, view
-from rollbook.records.errors import RollbookError, Stopped
+from rollbook.records.errors import RecipeError, RollbookError, Stopped
 
 _OS_REFUSALS = {
     errno.ENOSPC: ("no space left on the device", "free some space"),
@@ -83,24 +83,34 @@ def main() -> None:
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a value; recorded as yours. Repeatable.")
 @click.option("--assume", type=click.Path(path_type=Path), help="Values for what is unknown; recorded as your inference.")
 @click.option("--until", metavar="STAGE", help="Stop after this stage; `rollbook resume RUN` goes on.")
+@click.option("--reuse", metavar="RUN", type=click.Path(path_type=Path),
+              help="Take over the stages that this run made of the same inputs, program and machine.")
+@click.option("--from", "again", metavar="STAGE", help="With --reuse: make this stage and all after it again.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder, must not exist. Default: runs/NAME-SCALE-seedN.")
 @click.pass_context
 def run(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...], assume: Path | None, until: str | None,
-        out: Path | None) -> None:
+        reuse: Path | None, again: str | None, out: Path | None) -> None:
     """Run RECIPE, a built-in name or a YAML file (default: magistral-small)."""
-    from rollbook.cli_output import check_new_run, show_start
+    from rollbook.cli_output import check_existing_run, check_new_run, show_start
     from rollbook.cli_progress import live_progress
     from rollbook.recipes import assumed, load, resolve
 
     resolved = resolve(load(recipe), scale, overrides, assumed.load(assume) if assume else None)
     folder = out or Path("runs") / f"{resolved.name}-{resolved.scale}-seed{resolved.settings.run.seed}"
     check_new_run(folder, resolved.settings.model)
+    if again is not None and reuse is None:
+        raise RecipeError("--from needs --reuse RUN", got=f"--from {again}", why="what comes before a stage is taken from a run",
+                          fix="add --reuse RUN, the folder of an earlier run of this recipe")
+    if reuse is not None:
+        check_existing_run(reuse)
     show_start(resolved, folder)
+    from rollbook.orchestration.reuse import Reuse
     from rollbook.orchestration.run import run_recipe
 
     try:
         with live_progress() as progress:
-            code = run_recipe(resolved, folder, progress, until=until)
+            code = run_recipe(resolved, folder, progress, until=until,
+                              reuse=None if reuse is None else Reuse(folder=reuse, again=again))
     except (KeyboardInterrupt, Stopped):
         raise _stopped(folder) from None
     _finish(ctx, folder, code)

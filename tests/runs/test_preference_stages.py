@@ -8,7 +8,7 @@ from small_stages import ADAM, LABELS, SAMPLED, SFT, outcome, pipeline, run, run
 from rollbook.audit.passage import audit_run
 from rollbook.audit.replay import replay_run
 from rollbook.ledger import Ledger
-from rollbook.records import Agreement, Curation, Demonstration, Ranking
+from rollbook.records import Agreement, BestOf, Curation, Demonstration, EvalReport, Ranking
 from rollbook.records import recipe as r
 
 RM = r.RewardModel(policy="sft", data={"labels": 1.0}, loss="ranked", head_layers=2, steps=3, batch=4, max_batch_tokens=512,
@@ -21,6 +21,7 @@ STAGES = {
     "dpo": r.Preference(policy="again", data={"labels": 1.0}, loss=r.Dpo(beta=0.1), by="score", steps=3, batch=4, optimizer=ADAM,
                         max_batch_tokens=512, reference="sft", merging=r.Merging(rule="dare", base="start", alpha=1e-4, keep=0.9,
                                                                                  seed=1)),
+    "pick": r.Evaluate(policy="sft", sampling=SAMPLED, trials=3, seed=5, scorer="rm"),
     "soup": r.Merge(policies={"again": 1.0, "dpo": 1.0}, method="average"),
 }
 
@@ -54,6 +55,15 @@ def test_the_answers_that_are_kept_are_the_ones_that_are_learnt(whole):
     assert len(kept.kept) == len(shown) == 8 and kept.scorer is not None
     for trace in kept.kept:
         assert kept.ratings[trace] == max(rating for other, rating in kept.ratings.items() if tasks[other] == tasks[trace])
+
+
+def test_best_of_n_is_reported_by_n_beside_one_answer_and_the_best_possible(whole):
+    with Ledger.open(whole, write=False) as ledger:
+        best, report = next(ledger.records(BestOf)), next(one for one in ledger.records(EvalReport) if one.stage == "pick")
+    assert list(best.picked) == list(best.possible) == ["1", "2", "3"] and len(best.ratings) == 48
+    assert best.picked["1"] == pytest.approx(report.accuracy.estimate) == pytest.approx(best.possible["1"])
+    assert all(best.picked[n] <= best.possible[n] for n in best.picked)
+    assert best.gain.estimate == pytest.approx(best.picked["3"] - best.picked["1"])
 
 
 def test_rankings_kept_apart_are_measured_and_train_nothing(whole):

@@ -11,11 +11,12 @@ from rollbook.audit.deep import DeepFinding, Work, failed, not_executed, passed
 from rollbook.audit.replay_steps import PolicyStep, new_learner, policy_step, sft_step
 from rollbook.audit.ruler import Mismatch, Ruler
 from rollbook.audit.sampled import SampledRow
+from rollbook.ledger import Ledger
 from rollbook.ledger.encoding import record_id
 from rollbook.models.layout import Tree, pack
 from rollbook.models.logprobs import action_logprobs
 from rollbook.models.working_copy import Cache, WorkingCopy, working_copy
-from rollbook.records import Batch, Credit, PolicyVersion, Probe, SamplingEnvelope, SftReport, Update
+from rollbook.records import Batch, Credit, Demonstration, PolicyVersion, Probe, SamplingEnvelope, SftReport, Update
 from rollbook.records.graph import START
 from rollbook.records.recipe import PolicyGradient, Sft
 
@@ -194,9 +195,18 @@ def _first_policy(work: Work, ruler: Ruler, name: str, stage: PolicyGradient, st
             work.load(start)
             policy_step(ruler, ledger, new_learner(work.decoder, stage, dtype=work.dtype), stage,
                         PolicyStep(batch_id=update.batch, batch=batch, credit=credits[batch.scope], table=table,
-                                   update=update))
+                                   update=update, shown=_beside(ledger, batch)))
             return update.grad_norm
     return None
+
+
+def _beside(ledger: Ledger, batch: Batch) -> tuple[Demonstration, ...]:
+    """The pretraining data of a minibatch, as far as the run holds it."""
+    if not batch.pretraining:
+        return ()
+    tables = [one for one in ledger.events("RecordTable") if str(one.body["name"]).endswith("/demonstrations")]
+    held = stored.demonstrations(ledger, tables)
+    return tuple(held[name] for name in batch.pretraining if name in held)
 
 
 def _failing(stage: int, found: Sequence[Mismatch], remedy: str) -> DeepFinding:

@@ -16,7 +16,6 @@ from rollbook.audit.replay_report import Progress, ReplayReport, StageReplayed, 
 from rollbook.audit.replay_steps import PolicyStep, new_learner, policy_step, sft_step
 from rollbook.audit.ruler import TOLERANCES, Ruler
 from rollbook.ledger import Event, Ledger, environment_manifest
-from rollbook.ledger.encoding import record_id
 from rollbook.ledger.sameness import Unlike, unlike
 from rollbook.models.load import load_policy
 from rollbook.models.tokenizer import load_tokenizer
@@ -184,9 +183,8 @@ class Replay(Beside):
         self.ruler.at(report.stage, f"{report.stage} step {report.step}", identity)
         self.ruler.text("step", report.step, self.updates + 1, "a step is missing or comes twice")
         if not self.shown:
-            tables = [self.tables.get(f"{source}/demonstrations") for source in (report.stage, *stage.data)]
-            self.shown = {record_id(one): one for table in tables if table is not None
-                          for one in self.ledger.table_records(table)}
+            self.shown = stored.demonstrations(self.ledger, [self.tables.get(f"{name}/demonstrations")
+                                                             for name in (report.stage, *stage.data)])
         lost = [name for name in report.demonstrations if name not in self.shown]
         self.ruler.text("demonstrations", len(report.demonstrations), stage.batch, "the recipe's batch")
         if lost:
@@ -218,7 +216,7 @@ class Replay(Beside):
             self.ruler.say("credit", "absent", "needed", f"no credit record of {batch.scope} stands before it")
             return
         step = PolicyStep(batch_id=update.batch, batch=batch, credit=credit, table=self.tables.get(scope), update=update,
-                          critic=self._critic())
+                          critic=self._critic(), shown=self._beside(stage, batch))
         self.last = step
         with diverging(self.ruler):
             policy_step(self.ruler, self.ledger, self.learner, stage, step)
@@ -226,6 +224,17 @@ class Replay(Beside):
         self.window.append(update.batch)
         number = scope.rpartition("/")[2]
         self._moved(int(number) if number.isdigit() else self.updates + 1)
+
+    def _beside(self, stage: PolicyGradient, batch: Batch) -> tuple[Demonstration, ...]:
+        """The pretraining data of a minibatch; how many the recipe asks for, each as an earlier stage left it."""
+        given = stage.pretraining
+        self.ruler.text("batch.pretraining", len(batch.pretraining), 0 if given is None else given.batch, "the recipe's batch")
+        if given is not None and not self.shown:
+            self.shown = stored.demonstrations(self.ledger, [self.tables.get(f"{name}/demonstrations") for name in given.data])
+        lost = [name for name in batch.pretraining if name not in self.shown]
+        if lost:
+            self.ruler.say("batch.pretraining", lost[0], "absent", f"{len(lost)} demonstrations are not in the run")
+        return tuple(self.shown[name] for name in batch.pretraining if name in self.shown)
 
     def _use_threads(self, wanted: int) -> None:
         """A run that was resumed with other threads goes on with them here."""

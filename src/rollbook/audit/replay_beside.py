@@ -16,7 +16,7 @@ from rollbook.ledger.encoding import record_id
 from rollbook.models.decoder import Decoder
 from rollbook.models.load import load_policy
 from rollbook.models.tokenizer import ChatTokenizer
-from rollbook.models.weights import read_tensors, weight_hash
+from rollbook.models.weights import load_into, read_tensors, weight_hash
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.records import (
     Batch,
@@ -171,6 +171,8 @@ class Beside:
 
     def _merged(self, identity: str, merged: Merged) -> None:
         stage = self.settings.stages[merged.stage]
+        if isinstance(stage, PolicyGradient) and merged.stage == self.now and not self._given_up():
+            self._averaged(identity, merged)
         if self.ruler.found or not isinstance(stage, Merge):
             return
         self.ruler.at(merged.stage, f"merge of {merged.stage}", identity)
@@ -181,6 +183,18 @@ class Beside:
             self.notes.append(f"{merged.stage} was not merged again: {error.what}")
             return
         self.ruler.hash("weights", merged.weights, weight_hash(merged_weights(stage, parts, base).items()))
+
+
+    def _averaged(self, identity: str, merged: Merged) -> None:
+        """The moving average of the stage in progress in the place of its weights."""
+        average = self.learner.average if self.learner is not None else None
+        self.ruler.at(merged.stage, f"average of {merged.stage}", identity)
+        if average is None:
+            self.ruler.say("average", "there", "absent", "the recipe keeps none")
+            return
+        load_into(self.decoder, {name: p.detach() for name, p in average.module.named_parameters()})
+        self.ruler.hash("weights", merged.weights, weight_hash(self.decoder.named_parameters()))
+        self.window = [identity]
 
 
 class diverging:

@@ -18,6 +18,7 @@ from rollbook.models.scalar import ScalarModel, on_body, read_scalar
 from rollbook.models.weights import load_into, weight_hash
 from rollbook.records import LedgerError, ModuleUpdate, ModuleVersion, Ranking, TaskId, Trace
 from rollbook.records.recipe import Distill, PolicyGradient, Preference, RewardModel
+from rollbook.training.averaging import Average
 from rollbook.training.family import FamilyStep
 from rollbook.training.full_distill import DistillLearner, distill_update
 from rollbook.training.optimizer import Optimizer, standing
@@ -151,11 +152,13 @@ def critic(stage: PolicyGradient, held: Held) -> CriticTrainee | None:
 
 
 def equip(learner: PolicyLearner, stage: PolicyGradient, held: Held) -> None:
-    """Gives a policy learner the frozen reference and the teachers of its stage."""
+    """Gives a policy learner the frozen reference, the teachers and the moving average of its stage."""
     if stage.reference is not None:
         learner.reference = _frozen(held, stage.reference)
     if stage.teachers:
         learner.teachers = _teachers(held, stage.teachers)
+    if stage.ema is not None:
+        learner.average = Average(learner.decoder, stage.ema)
 
 
 def _frozen(held: Held, source: str) -> Decoder:

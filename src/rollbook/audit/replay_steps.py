@@ -10,6 +10,7 @@ import torch
 from rollbook.audit import stored
 from rollbook.audit.ruler import Ruler
 from rollbook.experience.batches import Packed, with_token_credit
+from rollbook.experience.mixing import mixed
 from rollbook.experience.token_credit import per_token, uses_values
 from rollbook.ledger import Event, Ledger
 from rollbook.models.weights import weight_hash
@@ -36,6 +37,7 @@ class PolicyStep:
     table: Event | None
     update: Update | None
     critic: CriticLearner | None = None
+    shown: tuple[Demonstration, ...] = ()
 
 
 def sft_step(ruler: Ruler, learner: PolicyLearner, stage: Sft, batch: Sequence[Demonstration], report: SftReport,
@@ -85,14 +87,17 @@ def compared(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: Policy
     objective = from_settings(dict(step.batch.objective))
     ruler.text("objective", from_settings(dict(stage.objective)), objective, "the recipe's against the batch's")
     members = stored.members(ledger, step.table, step.batch)
-    again = stored.rebuilt(members, step.credit, objective, max_tokens=stage.max_batch_tokens, max_length=step.batch.max_length)
+    sizes = {"max_tokens": stage.max_batch_tokens, "max_length": step.batch.max_length}
+    again = stored.rebuilt(members, step.credit, objective, **sizes)
+    if step.shown:
+        again = replace(again, mixed=mixed(step.shown, objective, **sizes))
     scored = learner.score(again, objective)
     if step.batch.scope.endswith("/0"):
         scored = replace(scored, routes_LYK=None)           # the step's first minibatch meets its own routers
     if per_token(objective.credit):
         scored = _credited(scored, objective, step, given)
     _inputs(ruler, step.batch, given, scored)
-    return stored.as_stored(step.batch, given, members, step.credit)
+    return replace(stored.as_stored(step.batch, given, members, step.credit), mixed=again.mixed)
 
 
 def _credited(scored: Packed, objective: Objective, step: PolicyStep, given: Mapping[str, torch.Tensor]) -> Packed:
@@ -118,6 +123,8 @@ def gradients(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: Polic
     slack = ruler.tolerance
     ruler.tensor("logp", found.get("logp"), measured.logp_T, slack.logp_nats)
     ruler.tensor("entropy", found.get("entropy"), measured.entropy_T, slack.logp_nats)
+    if measured.mixed_T is not None or "pretraining_logp" in found:
+        ruler.tensor("pretraining_logp", found.get("pretraining_logp"), measured.mixed_T, slack.logp_nats)
     if ruler.exact:
         ruler.tensor("gradient", found.get("gradient"), measured.gradient_T)
         ruler.tensor("clipped", found.get("clipped"), measured.clipped_T.to(torch.uint8))
@@ -138,7 +145,7 @@ def _inputs(ruler: Ruler, batch: Batch, given: Mapping[str, torch.Tensor], again
     mine = again.tensors()
     for name in sorted({*given, *mine}):
         scored = name in stored.SCORED
-        slack = ruler.tolerance.logp_nats if scored else ARITHMETIC if name == "weight" else None
+        slack = ruler.tolerance.logp_nats if scored else ARITHMETIC if name in ("weight", "pretraining_weight") else None
         ruler.tensor(f"batch.{name}", given.get(name), mine.get(name), slack)
 
 

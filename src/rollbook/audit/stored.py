@@ -15,7 +15,7 @@ from rollbook.experience.batches import Packed, pack
 from rollbook.ledger import Event, Ledger
 from rollbook.ledger.encoding import record_id
 from rollbook.objectives.core import Objective
-from rollbook.records import Batch, Credit, Experience, LedgerError, Scored, TraceId
+from rollbook.records import Batch, Credit, Demonstration, Experience, LedgerError, Scored, TraceId
 
 INPUTS = {"token_ids": "token_T", "seq": "seq_T", "group": "group_S", "length": "length_S", "correct": "correct_S",
           "behavior": "behavior_T", "version": "version_T", "advantage": "advantage_T", "weight": "weight_KT"}
@@ -51,6 +51,12 @@ def rebuilt(found: Sequence[Experience], credit: Credit, objective: Objective, *
 def tensors(ledger: Ledger, name: str) -> Mapping[str, Tensor]:
     """The tensors of a stored blob."""
     return dict(load(ledger.get(name)))
+
+
+def demonstrations(ledger: Ledger, tables: Sequence[Event | None]) -> dict[str, Demonstration]:
+    """The demonstrations of tables by their ids; a table that is absent holds none."""
+    return {record_id(one): one for table in tables if table is not None for one in ledger.table_records(table)
+            if isinstance(one, Demonstration)}
 
 
 def as_stored(batch: Batch, given: Mapping[str, Tensor], found: tuple[Experience, ...], credit: Credit) -> Packed:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rollbook.experience.admission import AdmittedGroup
+from rollbook.experience.mixing import POPULATION, Mixed
 from rollbook.experience.token_credit import axes, per_token, uses_kl
 from rollbook.objectives import ActionTokens, Term, Unstated, sequence_weight
 from rollbook.objectives.aggregate import Aggregate
@@ -31,7 +32,7 @@ class Packed:
     `plan` lists the sequences of each micro-batch, `correct_S` is 1, 0 or -1 where correctness is not known.
     `anchor_T`, `reference_T` and `teacher_T` are None unless the objective or its credit reads them, `value_T`, `return_T` and
     `kl_T` (nats) unless credit is given per token from them. `routes_LYK` are the experts that a replay takes, micro-batch after
-    micro-batch, each in the order of its layout; None where the router is free.
+    micro-batch, each in the order of its layout; None where the router is free. `mixed` is pretraining data beside the batch.
     """
 
     members: tuple[Experience, ...]
@@ -55,6 +56,7 @@ class Packed:
     return_T: Tensor | None = None
     kl_T: Tensor | None = None
     routes_LYK: Tensor | None = None
+    mixed: Mixed | None = None
 
     def tokens(self, index_T: Tensor, logp_T: Tensor) -> ActionTokens:
         """The objective's view of some of the tokens."""
@@ -71,7 +73,8 @@ class Packed:
                  "behavior": self.behavior_T, "version": self.version_T, "advantage": self.advantage_T, "weight": self.weight_KT,
                  "anchor": self.anchor_T, "reference": self.reference_T, "teacher": self.teacher_T, "value": self.value_T,
                  "return": self.return_T, "kl": self.kl_T, "routes": self.routes_LYK}
-        return {name: value for name, value in named.items() if value is not None}
+        beside = {} if self.mixed is None else self.mixed.tensors()
+        return {name: value for name, value in named.items() if value is not None} | beside
 
 
 def minibatches(groups: Sequence[AdmittedGroup], count: int) -> tuple[tuple[AdmittedGroup, ...], ...]:
@@ -167,13 +170,15 @@ def _weight(how: Aggregate | Unstated, population: str, of: tuple[Tensor, Tensor
             max_length: int | None) -> Tensor:
     """A term's weight per sequence over its population, without the sequences that the objective filters."""
     length_S, group_S, correct_S, kept_S = of
+    if population == POPULATION:            # its tokens stand beside the batch: no action token is one of them
+        return torch.zeros(length_S.shape, dtype=torch.float64)
     keep_S = {"actions": kept_S, "correct": kept_S & correct_S}.get(population)
     if keep_S is not None:
         dropping = not bool(keep_S.all())
         return sequence_weight(how, length_S, group_S, max_length=max_length, keep_S=keep_S if dropping else None,
                                count_dropped=False if dropping else None)
     raise RecordError("a term of this population needs data that a policy batch does not hold", got=population,
-                      why="pretraining tokens are no action tokens", fix="train it through a stage that mixes that data in")
+                      why="its tokens are no action tokens", fix="use one of actions, correct, pretraining")
 
 
 def with_scores(packed: Packed, *, anchor_T: Tensor | None, reference_T: Tensor | None,

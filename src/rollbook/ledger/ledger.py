@@ -155,6 +155,10 @@ class Ledger:
         self._trusted[path] = str(table.observed["sha256"])
         return identity
 
+    def holds(self, table: TraceTable | RecordTable) -> None:
+        """Remembers a table that was appended with its file, so that its name is taken."""
+        self._tables.add(self.root / str(table.observed["path"]))
+
     def rollback(self, after: int, reason: str) -> int:
         """Declares every event after sequence number `after` void, for a step that was not finished; how many there were.
 

@@ -6,7 +6,6 @@ Legend: S continuations, T action tokens, L packed positions, H width.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from rollbook.models.decoder import Decoder
 from rollbook.models.fallback import Fallback
 from rollbook.models.layout import Layout
 from rollbook.models.tokenizer import ChatTokenizer
-from rollbook.models.weights import load_into, read_tensors
+from rollbook.models.weights import load_into, put_in_place, read_tensors
 from rollbook.records import ModelError
 
 HEAD = "head.safetensors"
@@ -88,7 +87,7 @@ def save_scalar(folder: Path, model: ScalarModel, tokenizer: ChatTokenizer) -> N
     save_file({name: p.detach().contiguous() for name, p in model.named_parameters() if not name.startswith("body.")},
               str(part / HEAD), metadata={"format": "pt"})
     tokenizer.save(part)
-    os.replace(part, folder)
+    put_in_place(part, folder)
 
 
 def read_scalar(folder: Path, policy: Decoder) -> ScalarModel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -99,4 +100,10 @@ def save_checkpoint(folder: Path, decoder: Decoder, tokenizer: ChatTokenizer) ->
     stops = sorted(tokenizer.stop_ids)
     (part / "generation_config.json").write_text(json.dumps({"eos_token_id": stops, "do_sample": True}, indent=1))
     tokenizer.save(part)
+    put_in_place(part, folder)
+
+
+def put_in_place(part: Path, folder: Path) -> None:
+    """Renames a written folder to its name, in the place of one that a killed process left there before it was on record."""
+    shutil.rmtree(folder, ignore_errors=True)
     os.replace(part, folder)

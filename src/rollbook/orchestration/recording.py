@@ -13,7 +13,7 @@ from rollbook.experience.batches import Packed
 from rollbook.ledger import Ledger
 from rollbook.objectives.core import Objective
 from rollbook.objectives.settings import to_settings
-from rollbook.records import Batch, Demonstration, PolicyVersion, Update
+from rollbook.records import Batch, Demonstration, PolicyVersion, Update, content_id
 from rollbook.training.policy import Measurement
 
 
@@ -23,7 +23,8 @@ def batch_record(ledger: Ledger, packed: Packed, objective: Objective, *, policy
                  objective=to_settings(objective), terms=packed.terms, plan=packed.plan, action_tokens=packed.seq_T.numel(),
                  groups=len(set(packed.credit.group_of)), max_age=int(policy.index - packed.version_T.min()),
                  max_length=packed.max_length, threads=torch.get_num_threads(), deterministic=True,
-                 compute_dtype=str(dtype).removeprefix("torch."))
+                 compute_dtype=str(dtype).removeprefix("torch."),
+                 pretraining=() if packed.mixed is None else tuple(content_id(one) for one in packed.mixed.shown))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +43,11 @@ def update_record(ledger: Ledger, packed: Packed, measured: Measurement, batch: 
     """What the optimizer step did; ratios are to the behavior policy, the mismatch is known only before the trainer moved."""
     ratio_T = torch.exp(measured.logp_T - packed.behavior_T)
     gap_T = (measured.logp_T - packed.behavior_T).double()
+    beside = {} if measured.mixed_T is None else {"pretraining_logp": measured.mixed_T}
     return Update(
         batch=batch, index=moved.index, tensors=ledger.put(blob({"logp": measured.logp_T, "entropy": measured.entropy_T,
                                                              "gradient": measured.gradient_T,
-                                                             "clipped": measured.clipped_T.to(torch.uint8)})),
+                                                             "clipped": measured.clipped_T.to(torch.uint8)} | beside)),
         loss=measured.loss, grad_norm=measured.stepped.grad_norm, grad_clipped=measured.stepped.clipped,
         clip_fraction=float(measured.clipped_T.float().mean()), ratio_min=float(ratio_T.min()), ratio_max=float(ratio_T.max()),
         entropy_nats=float(measured.entropy_T.mean()), kl_nats=moved.kl_nats,

@@ -24,6 +24,7 @@ from rollbook.orchestration.environment_proof import prove_environment
 from rollbook.orchestration.judges import make_judge, written_judges
 from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
+from rollbook.orchestration.reuse import Reuse, reusable, take_over
 from rollbook.orchestration.session import JudgeWithStamp, Progress, Session
 from rollbook.orchestration.stages import run_stage, steps_of
 from rollbook.orchestration.state import StepState, drop_state, read_state, restore
@@ -59,10 +60,12 @@ LIKENESS = Likeness(ngram=13, jaccard=0.8, boilerplate=0.05)      # 13 words: GP
 ACQUIRED_AT = "2026-11-29"      # the day the generators' version was pinned; part of every raw task
 
 
-def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: str | None = None) -> int:
+def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: str | None = None,
+               reuse: Reuse | None = None) -> int:
     """Runs all stages (or those up to `until`) into a new folder; returns the exit code.
 
-    Everything that can be refused is refused before the folder is made.
+    Stages that an earlier run made of the same inputs are taken over from it where `reuse` names one. Everything that can be
+    refused is refused before the folder is made.
     """
     recipe = _without_home(recipe)
     if until is not None and until not in recipe.settings.stages:
@@ -75,10 +78,17 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     acquired, sides = _tasks(recipe.settings)
     _check_context(recipe.settings, policy, sides)
     protect(_side(acquired, sides.train), registered(), likeness=LIKENESS)
-    with (Ledger.create(out, _manifest(recipe, policy)) as ledger,
+    manifest = _manifest(recipe, policy)
+    taken = None if reuse is None else reusable(recipe, manifest, reuse)
+    kept = taken is not None and bool(taken.stages)
+    with (Ledger.create(out, {**manifest, "taken_over": taken.told()} if taken is not None and kept else manifest) as ledger,
           _session(recipe, ledger, (policy, sides), progress, dtype) as session):
         ledger.append(recipe)
-        return _from_start(session, acquired, until)
+        if taken is None or not kept:
+            return _from_start(session, acquired, until)
+        take_over(ledger, taken)
+        progress.note(f"taken over from {taken.folder}: {', '.join(taken.stages)}")
+        return _go(session, _rewind(session), until)
 
 
 def resume_run(out: Path, progress: Progress) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rollbook.experience.admission import Admission, AdmissionRule, AdmittedGroup, admit, group
 from rollbook.experience.batches import Packed, credited, minibatches, pack, with_token_credit
+from rollbook.experience.mixing import mixed
 from rollbook.experience.token_credit import per_token
 from rollbook.ledger import Ledger, close_census
 from rollbook.objectives import all_reads
@@ -18,7 +19,20 @@ from rollbook.orchestration.critic import critic_metrics, critic_steps, warming
 from rollbook.orchestration.measures import Updated, step_metrics
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.recording import Moved, batch_record, update_record
-from rollbook.records import Batch, Credit, Dispatch, Diverged, Judge, PolicyVersion, StepReport, Task, TaskId, Trace, Verdict
+from rollbook.records import (
+    Batch,
+    Credit,
+    Demonstration,
+    Dispatch,
+    Diverged,
+    Judge,
+    PolicyVersion,
+    StepReport,
+    Task,
+    TaskId,
+    Trace,
+    Verdict,
+)
 from rollbook.rollouts.solve import Rollouts
 from rollbook.training.policy import PolicyLearner
 from rollbook.training.value import CriticLearner
@@ -53,6 +67,7 @@ class PolicyRun:
     settings: StepSettings
     tasks: Mapping[TaskId, Task]
     critic: CriticLearner | None = None
+    pretraining: Callable[[int], Sequence[Demonstration]] | None = None      # of an optimizer step, counted from 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +126,7 @@ def step(run: PolicyRun, source: Source, policy: PolicyVersion, number: int) -> 
         if warm:
             batches.append(_record_batch(run, one, policy).id)
         else:
+            one = _with_pretraining(run, one, (number - 1) * run.settings.minibatches + place)
             updated.append(_update(run, one, policy, Place(first=not place, kl=not place and due)))
             batches.append(updated[-1].update.batch)
         if run.critic is not None:
@@ -191,6 +207,14 @@ def _update(run: PolicyRun, packed: Packed, policy: PolicyVersion, place: Place)
     update = update_record(run.ledger, packed, measured, batch.id, moved)
     run.ledger.append(update)
     return Updated(update=update, measured=measured, packed=packed)
+
+
+def _with_pretraining(run: PolicyRun, packed: Packed, at: int) -> Packed:
+    """The minibatch with the demonstrations that the stage trains beside it, where it does."""
+    if run.pretraining is None:
+        return packed
+    return replace(packed, mixed=mixed(run.pretraining(at), run.objective, max_tokens=run.settings.max_batch_tokens,
+                                       max_length=run.settings.max_length))
 
 
 def _record_batch(run: PolicyRun, packed: Packed, policy: PolicyVersion) -> Batch:

@@ -110,6 +110,7 @@ def _policy_counts(stage: PolicyGradient) -> tuple[int, int, int, int, int]:
     probes = stage.probe * ((stage.steps - 1) // stage.probe_every) if stage.probe_every else 0
     attempts = stage.steps * stage.prompts * stage.per_task * stage.max_waves + probes
     own = stage.critic.updates if stage.critic is not None else 0
-    sequences = stage.steps * stage.groups * stage.per_task * (1 + own)
+    beside = stage.pretraining.batch * stage.minibatches if stage.pretraining is not None else 0
+    sequences = stage.steps * (stage.groups * stage.per_task * (1 + own) + beside)
     updates = stage.steps * stage.minibatches * (1 + own)
     return attempts, updates, sequences, 1 + (own > 0), 1 + (stage.reference is not None) + len(set(stage.teachers.values()))

@@ -10,6 +10,7 @@ from rollbook.recipes.stage_checks import refuse
 from rollbook.records.recipe import PolicyGradient
 
 WITH_CRITIC = ("Gae", "LengthAdaptiveGae")
+WITH_PRETRAINING = "PpoPtx"
 WITH_TEACHER = ("Mopd", "MimoMopd", "OnPolicyDistill", "Glm5CrossStage")
 
 
@@ -27,6 +28,11 @@ def check(stage: PolicyGradient, path: str, problems: Problems) -> None:
     if stage.filter != "none" and stage.per_task == 1 and not objective.needs_group(stage.objective):
         refuse(problems, f"{path}.filter must be none where {path}.per_task is 1", stage.filter,
                "a group of one is always uniform: nothing would ever be trained on", f"set {path}.filter = none")
+    if (kind == WITH_PRETRAINING) != (stage.pretraining is not None and bool(stage.pretraining.data)):
+        refuse(problems, f"{path}.pretraining goes with an objective that has a term for it",
+               f"{kind}, {'no data' if stage.pretraining is None else ', '.join(stage.pretraining.data) or 'no stage'}",
+               "data without a term, or a term without data, would be ignored",
+               f"set {path}.pretraining and {path}.objective.kind = {WITH_PRETRAINING}, or neither")
     critic = stage.critic
     if critic is None:
         return

@@ -123,6 +123,9 @@ def _check_families(settings: Settings, problems: Problems) -> None:
 
 
 def _check_evaluate(stage: Evaluate, path: str, settings: Settings, problems: Problems) -> None:
+    if stage.scorer is not None and stage.trials < 2:
+        refuse(problems, f"{path}.scorer needs {path}.trials of 2 or more", stage.trials,
+               "of one answer there is nothing to pick", f"raise {path}.trials, or leave out {path}.scorer")
     other = settings.stages.get(stage.compare_to or "")
     if not isinstance(other, Evaluate):
         return

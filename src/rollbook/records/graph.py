@@ -33,12 +33,14 @@ def inputs(stage: Stage) -> dict[str, str]:
     named: dict[str, str | None]
     match stage:
         case Evaluate():
-            named = {"policy": stage.policy, "compare_to": stage.compare_to}
+            named = {"policy": stage.policy, "compare_to": stage.compare_to, "scorer": stage.scorer}
         case PolicyGradient():
             start = stage.critic.start if stage.critic is not None else None
             teachers = {f"teachers.{family}": name for family, name in stage.teachers.items()}
             named = {"policy": stage.policy, "tasks": stage.tasks, "reference": stage.reference, "critic.start": start,
                      **teachers}
+            if stage.pretraining is not None:
+                named |= _each("pretraining.data", stage.pretraining.data)
         case Distill():
             teachers = {f"teachers.{family}": name for family, name in stage.teachers.items()}
             named = {"policy": stage.policy, "tasks": stage.tasks, **teachers}

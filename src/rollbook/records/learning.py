@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from rollbook.records.codec import content_id
+from rollbook.records.codec import SPARSE, content_id
 from rollbook.records.recipe import Nested
 
 
@@ -26,7 +26,8 @@ class Batch:
     token_ids, seq, group, length, correct (-1 unknown), behavior, version, anchor / reference / teacher where read, advantage,
     one weight per term and token. `max_length` is the length the aggregate `fixed_length` divides by.
 
-    `plan` lists, for each micro-batch, the indices of its sequences.
+    `plan` lists, for each micro-batch, the indices of its sequences. `pretraining` names the demonstrations that are trained on
+    beside it (PPO-ptx): their trained tokens, and the weight of each, are tensors too.
 
     Example: Batch(scope="rl/000001/0", traces=("Trace:1",), tensors="5a..", objective={"kind": "Magistral", ...},
         terms=(TermSpec(name="policy", coefficient=1.0, aggregate="group_token_mean", population="actions"),),
@@ -48,6 +49,7 @@ class Batch:
     threads: int
     deterministic: bool
     compute_dtype: str
+    pretraining: tuple[str, ...] = field(default=(), metadata=SPARSE)
 
     @property
     def id(self) -> str:
@@ -57,7 +59,8 @@ class Batch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
     """Stage 11b: what one optimizer step did. `tensors` holds per action token: current log-prob, entropy, whether the trust rule
-    clipped it, and `gradient`, the derivative of the step's loss by the log-prob as it was backpropagated.
+    clipped it, and `gradient`, the derivative of the step's loss by the log-prob as it was backpropagated; `pretraining_logp` per
+    trained token of the demonstrations beside the batch.
 
     `loss` maps a term's name to its value. `kl_nats` is the mean k3 estimate against the start policy, None where not measured.
     `mismatch_k3_nats` is mean(e^x - 1 - x), x = trainer's log-prob minus the engine's at sampling weights; None when the

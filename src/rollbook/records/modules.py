@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rollbook.records.codec import content_id
+from rollbook.records.decisions import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,28 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BestOf:
+    """What the pick of a reward model among n answers of a policy is worth on the held-out side, by n.
+
+    `picked` is the expected accuracy of its pick, `possible` the chance that one of n is right (pass@n), both exact over draws
+    of n answers; n = 1 is the policy alone. `gain` is that of the largest n over one answer, paired by task. `ratings` are the
+    model's, by trace.
+
+    Example: BestOf(stage="best_eval", report="EvalReport:1", scorer="ModuleVersion:1", ratings={"Trace:1": 0.3},
+        picked={"1": 0.4, "4": 0.6}, possible={"1": 0.4, "4": 0.7}, gain=Interval(...))
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    stage: str
+    report: str
+    scorer: str
+    ratings: Mapping[str, float]
+    picked: Mapping[str, float]
+    possible: Mapping[str, float]
+    gain: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Curation:
     """Which sampled answers a rejection-sampling stage made into demonstrations; `rejected` counts the others by reason.
 
@@ -113,6 +136,8 @@ class Curation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     """A policy that was made of others, and how: `parts` maps a version's id to its weight, in the order they were taken.
+
+    `average_in_training` is a policy stage's moving average, of the given decay, up to the version it names.
 
     Example: Merged(stage="soup", weights="cd..", method="average", parts={"PolicyVersion:3": 0.5, ...}, base=None, decay=None)
     """

@@ -54,7 +54,10 @@ class SamplingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Held-out evaluation of the policy that stage `policy` ended with (`start` is the initial model)."""
+    """Held-out evaluation of the policy that stage `policy` ended with (`start` is the initial model).
+
+    With `scorer`, a stage's reward model, what its pick among the `trials` answers to a task is worth is reported too.
+    """
 
     policy: str
     sampling: SamplingSettings
@@ -62,6 +65,7 @@ class Evaluate:
     seed: int
     compare_to: str | None = None
     reward: str | None = None
+    scorer: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +121,17 @@ class Critic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pretraining:
+    """Data whose likelihood a policy stage keeps up (PPO-ptx): `batch` demonstrations beside every optimizer step's batch.
+
+    They come from the stages in `data`, by weight; passed over again, each pass in an order of its own, where they run out.
+    """
+
+    data: Mapping[str, float]
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyGradient:
     """Reinforcement learning of one policy. `tasks` names the stage whose selection is used, or `train`.
 
@@ -129,7 +144,8 @@ class PolicyGradient:
     policy of a KL term, None the one the stage starts from. `max_tokens` is a shorter budget than the recipe's, for a stage of
     length. With a `curriculum` tasks are drawn by how often they are passed; without one each in its turn. `teachers` maps a
     family of tasks, or `*`, to the stage that teaches it. `routing`: whether every minibatch of a step chooses its experts anew,
-    or takes those that the policy at the step's beginning chose (routing replay).
+    or takes those that the policy at the step's beginning chose (routing replay). `pretraining` goes with `PpoPtx`.
+    With `ema` a moving average of the weights over optimizer steps is kept, of this decay, and the stage ends with it.
     """
 
     policy: str
@@ -157,6 +173,8 @@ class PolicyGradient:
     teachers: Mapping[str, str] = field(default_factory=dict)
     curriculum: Curriculum | None = field(default=None, metadata=SPARSE)
     max_tokens: int | None = field(default=None, metadata=SPARSE)
+    pretraining: Pretraining | None = field(default=None, metadata=SPARSE)
+    ema: float | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rollbook.experience.batches import Packed, evaluate, with_scores
+from rollbook.experience.mixing import Mixed
 from rollbook.experience.token_credit import uses_kl
 from rollbook.models.decoder import Decoder
 from rollbook.models.layout import Layout
@@ -22,9 +23,11 @@ from rollbook.models.logprobs import Scores, action_logprobs
 from rollbook.objectives import all_reads, total_loss
 from rollbook.objectives.core import Objective
 from rollbook.objectives.kl import k3
+from rollbook.objectives.terms import Ptx, ptx
 from rollbook.records import Diverged, Experience, RecordError, TaskId
+from rollbook.training.averaging import Average
 from rollbook.training.optimizer import Optimizer, Stepped
-from rollbook.training.trees import experience_trees
+from rollbook.training.trees import demonstration_tree, experience_trees
 
 KL_SEQUENCES = 16
 
@@ -32,7 +35,7 @@ KL_SEQUENCES = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What one update measured, per action token: current log-probs, entropies and `gradient_T`, the derivative of the step's
-    loss by the log-prob; the loss by term; the optimizer's step.
+    loss by the log-prob; the loss by term; the optimizer's step; `mixed_T`, log-probs of the pretraining tokens beside the batch.
     """
 
     logp_T: Tensor
@@ -41,6 +44,7 @@ class Measurement:
     gradient_T: Tensor
     loss: dict[str, float]
     stepped: Stepped
+    mixed_T: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,7 @@ class PolicyLearner:
         self.reference: Decoder | None = None               # None: the start
         self.teachers: Teachers | None = None
         self.anchor: Decoder | None = None
+        self.average: Average | None = None
         self.replays_routing = False                        # experts are those of the policy that the step began with
 
     def hold_anchor(self, objective: Objective) -> None:
@@ -129,8 +134,27 @@ class PolicyLearner:
             logp_T[index_T], entropy_T[index_T], clipped_T[index_T] = scores.logp_T.detach(), scores.entropy_T, clipped
             for term, weight_T in zip(terms, weights, strict=True):
                 loss[term.name] += float(term.reduce(weight_T).detach())
+        mixed_T = None if packed.mixed is None else self._mixed(packed.mixed, loss, where)
+        stepped = self.optimizer.step(where)
+        if self.average is not None:
+            self.average.take(self.decoder)
         return Measurement(logp_T=logp_T, entropy_T=entropy_T, clipped_T=clipped_T, gradient_T=gradient_T, loss=loss,
-                           stepped=self.optimizer.step(where))
+                           stepped=stepped, mixed_T=mixed_T)
+
+    def _mixed(self, beside: Mixed, loss: dict[str, float], where: str) -> Tensor:
+        """Adds the gradient and the loss of the pretraining term; the log-probs (nats) of its tokens."""
+        logp_T = torch.empty(beside.token_T.numel())
+        seq_T = torch.repeat_interleave(torch.arange(len(beside.shown)), beside.length_S)
+        for places in beside.plan:
+            index_T = torch.isin(seq_T, torch.tensor(places)).nonzero()[:, 0]
+            layout = lay_out([demonstration_tree(beside.shown[i]) for i in places], window=self.decoder.architecture.window)
+            own_T = action_logprobs(self.decoder, layout, temperature=1.0, dtype=self.dtype).logp_T
+            part = beside.coefficient * (beside.weight_T[index_T] * ptx(own_T)).sum()
+            _finite(part, where)
+            part.backward()
+            logp_T[index_T] = own_T.detach()
+            loss[Ptx.name] += float(part.detach())
+        return logp_T
 
     def kl_to_start(self, packed: Packed, logp_T: Tensor) -> float:
         """Mean k3 estimate (nats per token) of KL(policy || start) on the batch's first sequences, `KL_SEQUENCES` at most.

@@ -12,10 +12,22 @@ from dataclasses import dataclass, field
 from rollbook.audit.detector import Detector, Row
 from rollbook.audit.index import RunIndex
 from rollbook.audit.starts import Starts
+from rollbook.evaluation.attempts import Attempt
+from rollbook.evaluation.best_of import picked
 from rollbook.evaluation.heldout import BOOTSTRAP_SEED
 from rollbook.evaluation.statistics import mcnemar, paired_bootstrap, wilson
 from rollbook.ledger import TraceTable
-from rollbook.records import Comparison, Dispatch, EvalReport, Interval, ProtocolBundle, Scored, StageEnd
+from rollbook.records import (
+    BestOf,
+    Comparison,
+    Dispatch,
+    EvalReport,
+    Interval,
+    ProtocolBundle,
+    RecordError,
+    Scored,
+    StageEnd,
+)
 from rollbook.records.recipe import Evaluate, PolicyGradient
 from rollbook.tasks import ids_hash
 
@@ -35,6 +47,7 @@ class Seen:
     weights: set[str] = field(default_factory=set)
     tokens: int = 0
     attempts: int = 0
+    by_trace: dict[str, tuple[str, float | None]] = field(default_factory=dict)
 
 
 class EvaluationDetector(Detector):
@@ -51,6 +64,7 @@ class EvaluationDetector(Detector):
         self.starts = Starts()
         self.reported: dict[str, str] = {}                  # evaluation stage -> its report
         self.compared: dict[str, set[str]] = defaultdict(set)       # report -> the reports it was compared with
+        self.rated: dict[str, dict[str, tuple[str, float | None]]] = {}     # of the evaluation last reported
         self.beside: set[str] = set()                       # reports of evaluations that the recipe does not name
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
@@ -63,6 +77,9 @@ class EvaluationDetector(Detector):
                 self.checked()
                 self._report(run, identity, record)
                 self._planned(run, identity, record)
+            case BestOf():
+                self.checked()
+                self._best_of(run, identity, record)
             case Comparison():
                 self.checked()
                 self.compared[record.after].add(record.before)
@@ -79,7 +96,9 @@ class EvaluationDetector(Detector):
             return
         verdict = row.verdict
         self.families[row.trace.task] = row.outcome.family
-        seen.accuracies[row.trace.task].append(verdict.vector.accuracy if isinstance(verdict, Scored) else None)
+        accuracy = verdict.vector.accuracy if isinstance(verdict, Scored) else None
+        seen.accuracies[row.trace.task].append(accuracy)
+        seen.by_trace[row.trace.id] = (row.trace.task, accuracy)
         if isinstance(verdict, Scored):
             seen.judges.add(verdict.vector.composition_digest)
             seen.gates.append(float((verdict.vector.value("format") or 0.0) > 0.0))
@@ -94,6 +113,7 @@ class EvaluationDetector(Detector):
             return self.fail(identity, f"the report of {report.stage} names a protocol that is not on record", AGAIN)
         if seen is None:
             return self.fail(identity, f"the report of {report.stage} rests on no trajectories", AGAIN)
+        self.rated = {report.stage: seen.by_trace}
         self._protocol(run, identity, (report, protocol, seen))
         self._numbers(identity, report, seen)
         return None
@@ -194,6 +214,31 @@ class EvaluationDetector(Detector):
         if differing:
             self.fail(identity, f"{report.stage}: {len(differing)} outcomes are not those that their trajectories give, first "
                                 f"{differing[0]}", AGAIN)
+
+    def _best_of(self, run: RunIndex, identity: str, best: BestOf) -> None:
+        """What the reward model's picks are worth, again from its ratings and the verdicts."""
+        stage = run.recipe.settings.stages.get(best.stage) if run.recipe is not None else None
+        known = self.rated.get(best.stage)
+        if known is None or not isinstance(stage, Evaluate) or stage.scorer is None:
+            return self.fail(identity, f"a pick is reported for {best.stage}, which is no evaluation with a scorer", PLANNED)
+        tasks: dict[str, list[Attempt]] = defaultdict(list)
+        for trace, (task, accuracy) in known.items():
+            if trace in best.ratings and accuracy is not None:
+                tasks[task].append(Attempt(accuracy=accuracy, selector=best.ratings[trace]))
+        if strange := best.ratings.keys() - known.keys():
+            self.fail(identity, f"{best.stage}: {len(strange)} ratings are of answers to nothing that was asked",
+                      AGAIN)
+        try:
+            due = picked(tasks, stage.trials)
+        except RecordError as error:
+            return self.fail(identity, f"{best.stage}: {error.what}", AGAIN)
+        for name, mine, stated in (("picked", due.picked, best.picked), ("possible", due.possible, best.possible)):
+            if mine.keys() != stated.keys() or any(_apart(mine[n], stated[n]) for n in mine):
+                self.fail(identity, f"{best.stage}: {name} is {dict(stated)}, ratings and verdicts give {dict(mine)}", AGAIN)
+        for name, (recomputed, recorded) in _interval("gain", due.gain, best.gain).items():
+            if _apart(recomputed, recorded):
+                self.fail(identity, f"{best.stage}: {name} of the pick is {recorded}, recomputed {recomputed}", AGAIN)
+        return None
 
     def _comparison(self, run: RunIndex, identity: str, comparison: Comparison) -> None:
         before, after = run.reports.get(comparison.before), run.reports.get(comparison.after)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from rollbook.audit import mixing
 from rollbook.audit.detector import Detector, StoredStep
 from rollbook.audit.estimator import (
     ELSEWHERE,
@@ -30,6 +30,7 @@ from rollbook.audit.reference import RecomputeError, Step
 from rollbook.audit.starts import Starts
 from rollbook.records import (
     Batch,
+    Merged,
     ModuleUpdate,
     PolicyVersion,
     Ranking,
@@ -50,6 +51,7 @@ KL = {"float32": 1e-3, "bfloat16": 2e-2, "float16": 2e-2}       # nats: two forw
 KL_SEQUENCES = 16       # the sequences, first of the batch, that the KL to the start is measured on
 GIVEN = ("behavior", "advantage", "weight", "seq", "length", "group", "correct")
 FOUND = ("logp", "entropy", "clipped", "gradient")
+UNALIGNED = ("length", "group", "correct", "routes")        # tensors that are not one value per action token
 ESTIMATOR = "train with the objective that the recipe names; change the recipe if another is wanted"
 ARITHMETIC = "record what the update computed, from the tensors it used"
 
@@ -80,7 +82,6 @@ class UpdateDetector(Detector):
         self.starts = Starts()
         self.tokens = self.clipped = 0
         self.anchored = self.at_anchor = 0
-        self.elsewhere: Counter[str] = Counter()
         self.unhashed = 0
         self.waiting: dict[str, int] = {}           # batches without an update so far, with their groups
         self.modules = ModuleSteps()
@@ -106,6 +107,8 @@ class UpdateDetector(Detector):
                 if after is not None and record.weights != after:
                     self.fail(identity, f"version {record.index} holds weights {record.weights[:12]}, the last update of "
                               f"{record.stage} ended with {after[:12]}", "publish the weights that the updates made")
+            case Merged() if record.stage in self.stages:
+                self.stages[record.stage].after = record.weights        # a moving average of the stage's own weights
             case StepReport():
                 self._step_over(run, identity, record)
             case StageEnd():
@@ -144,8 +147,6 @@ class UpdateDetector(Detector):
         if self.anchored and self.at_anchor == self.anchored:
             self.note(f"the anchor was the trained policy itself in all {self.anchored} updates that read it: the ratio to it "
                       f"was 1")
-        if self.elsewhere:
-            self.note("terms over data outside the batch, not computed again: " + ", ".join(sorted(self.elsewhere)))
         if self.unhashed:
             self.note(f"{self.unhashed} updates without weight hashes")
 
@@ -230,7 +231,7 @@ class UpdateDetector(Detector):
                     self.fail(where, f"{int((~np.isfinite(value)).sum())} values of {name} are not finite",
                               "stop before a step that is not finite")
                     return False
-                if name not in ("length", "group", "correct", "routes") and value.shape[-1] != size:
+                if name not in UNALIGNED and not name.startswith("pretraining_") and value.shape[-1] != size:
                     self.fail(where, f"{name} has {value.shape[-1]} values for {size} action tokens", ARITHMETIC)
                     return False
         if step.found["logp"].max(initial=-1.0) > 1e-4 or step.found["entropy"].min(initial=1.0) < -1e-4:
@@ -251,14 +252,18 @@ class UpdateDetector(Detector):
         dropped_S = self._trajectories(run, step)
         weight_KT: list[Floats] = []
         for term, stored_T in zip(terms, step.given["weight"], strict=True):
-            found_T = stored_T if term.spec.name in ELSEWHERE else expected_weights(term.spec, data, batch.max_length, dropped_S)
+            found_T = (np.zeros(data.seq_T.shape) if term.spec.name in ELSEWHERE else
+                       expected_weights(term.spec, data, batch.max_length, dropped_S))
             weight_KT.append(found_T)
             off_T = np.abs(stored_T - found_T)
             if off_T.max(initial=0.0) > WEIGHT * float(np.abs(found_T).max(initial=0.0)):
                 at = int(off_T.argmax())
                 self.fail(step.batch_id, f"token {at} of {batch.scope} weighs {stored_T[at]:.6g} in the term {term.spec.name}, "
                           f"{term.spec.aggregate} gives {found_T[at]:.6g}", "weigh tokens as the named aggregate does")
-        self.elsewhere.update(term.spec.name for term in terms if term.spec.name in ELSEWHERE)
+        stage = None if run.recipe is None else run.recipe.settings.stages.get(batch.scope.partition("/")[0])
+        for spec in (term.spec for term in terms if term.spec.name in ELSEWHERE):
+            for where, what in mixing.faults(step, spec, stage if isinstance(stage, PolicyGradient) else None):
+                self.fail(where, what, mixing.AS_STATED)
         self._gradient(step, terms, (data, weight_KT))
 
     def _trajectories(self, run: RunIndex, step: StoredStep) -> np.ndarray | None:
@@ -311,7 +316,7 @@ class UpdateDetector(Detector):
             if not abs(stated - due) <= LOSS * ways[0].size[name] + 1e-9:
                 self.fail(step.update_id, f"the loss term {name} of {scope} is recorded as {stated:.6g}, computed {due:.6g}",
                           ESTIMATOR)
-        if step.update.grad_norm > 0 and not stored_T.any():
+        if step.update.grad_norm > 0 and not stored_T.any() and not step.batch.pretraining:
             self.fail(step.update_id, f"no token of {scope} has a gradient, the gradient norm is {step.update.grad_norm:g}",
                       ARITHMETIC)
 

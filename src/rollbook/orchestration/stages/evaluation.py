@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rollbook.evaluation.attempts import Attempt
+from rollbook.evaluation.best_of import picked
 from rollbook.evaluation.heldout import Evaluated, Protocol, compare, dispatch, evaluate, tasks_hash
 from rollbook.experience.admission import outcome
 from rollbook.ledger import close_census
 from rollbook.orchestration.judges import judging
 from rollbook.orchestration.session import Session
+from rollbook.orchestration.stages.scoring import RewardModelScorer
 from rollbook.orchestration.step import families
-from rollbook.records import EvalReport, PolicyVersion, ProtocolBundle, Task, content_id
+from rollbook.records import BestOf, EvalReport, PolicyVersion, ProtocolBundle, Rated, Scored, Task, content_id
 from rollbook.records.recipe import Evaluate, SamplingSettings
 
 
@@ -26,8 +29,29 @@ def run(session: Session, name: str, stage: Evaluate) -> None:
         gain = comparison.gain
         session.progress.note(f"{name}: {100 * gain.estimate:+.1f} points over {stage.compare_to} "
                               f"(paired 95% interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f}, {gain.count} problems)")
+    if stage.scorer is not None:
+        best = best_of(session, name, stage, done)
+        last = max(best.picked, key=int)
+        session.progress.note(f"{name}: best of {last} by {stage.scorer} {best.picked[last]:.1%}, one answer "
+                              f"{best.picked['1']:.1%}, possible {best.possible[last]:.1%}")
     session.progress.step(1, {"eval/heldout_accuracy": done.report.accuracy.estimate})
     session.finish(name, "Evaluate", policy, policy)
+
+
+def best_of(session: Session, name: str, stage: Evaluate, done: Evaluated) -> BestOf:
+    """The evaluation's answers rated by a reward model, and what its picks are worth, on record."""
+    model = RewardModelScorer.of(session, str(stage.scorer))
+    rated = model.score(done.traces, session.tasks)
+    ratings = {trace.id: one.value for trace, one in zip(done.traces, rated, strict=True) if isinstance(one, Rated)}
+    tasks: dict[str, list[Attempt]] = {task.id: [] for task in session.sides.heldout}
+    for trace, verdict in zip(done.traces, done.verdicts, strict=True):
+        if isinstance(verdict, Scored) and verdict.vector.accuracy is not None and trace.id in ratings:
+            tasks[trace.task].append(Attempt(accuracy=verdict.vector.accuracy, selector=ratings[trace.id]))
+    found = picked(tasks, stage.trials)
+    record = BestOf(stage=name, report=content_id(done.report), scorer=model.version.id, ratings=ratings, picked=found.picked,
+                    possible=found.possible, gain=found.gain)
+    session.ledger.append(record)
+    return record
 
 
 def protocol_of(session: Session, sampling: SamplingSettings, tasks: Sequence[Task], named: tuple[str, int, int], *,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from rollbook.experience.admission import AdmissionRule
 from rollbook.experience.token_credit import of_group
 from rollbook.models.scalar import on_body
+from rollbook.models.weights import load_into
 from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.asynchronous.stage import Begun, gathering
 from rollbook.orchestration.critic import MODULE as CRITIC
@@ -16,16 +18,20 @@ from rollbook.orchestration.judges import judging
 from rollbook.orchestration.session import Session, TaskStream
 from rollbook.orchestration.stages import evaluation
 from rollbook.orchestration.stages.attempts import pool
+from rollbook.orchestration.stages.elements import batches, order
 from rollbook.orchestration.stages.modules import publish_module, scalar_of
 from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state, restore_trained, save_state
 from rollbook.orchestration.step import PolicyRun, Source, StepSettings, Waves, step
-from rollbook.records import ModuleUpdate, PolicyVersion
+from rollbook.records import Demonstration, Merged, ModuleUpdate, PolicyVersion
 from rollbook.records.recipe import PolicyGradient
 from rollbook.rollouts.solve import Rollouts
 from rollbook.tasks.curriculum import PoolStream
+from rollbook.training.averaging import Average
 from rollbook.training.optimizer import Optimizer
 from rollbook.training.policy import PolicyLearner, Teachers
 from rollbook.training.value import CriticLearner, updates_of
+
+IN_TRAINING = "average_in_training"
 
 
 def run(session: Session, name: str, stage: PolicyGradient, state: StepState | None) -> None:
@@ -55,8 +61,18 @@ def run(session: Session, name: str, stage: PolicyGradient, state: StepState | N
         window = [one.id for one in session.ledger.records(ModuleUpdate) if one.stage == name and one.module == CRITIC]
         publish_module(session, name, CRITIC, trained(run)[CRITIC], (started, window))
     run.learner.optimizer.check_standing(session.policy.decoder)
+    if run.learner.average is not None:
+        version = _averaged(session, name, run.learner.average, version)
     session.finish(name, "PolicyGradient", started, version)
     drop_state(session.root)
+
+
+def _averaged(session: Session, name: str, average: Average, last: PolicyVersion) -> PolicyVersion:
+    """The moving average in the place of the weights it was taken of, published as a version of its own."""
+    load_into(session.policy.decoder, {key: p.detach() for key, p in average.module.named_parameters()})
+    how = session.ledger.append(Merged(stage=name, weights=session.publisher.rehash(), method=IN_TRAINING, parts={last.id: 1.0},
+                                       base=None, decay=average.decay))
+    return session.publisher.publish(name, last, (how,), optimizer=None)
 
 
 def _source(session: Session, run: PolicyRun, stage: PolicyGradient, stream: TaskStream | PoolStream,
@@ -73,6 +89,7 @@ def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: 
     learner = PolicyLearner(session.policy.decoder, optimizer, dtype=session.dtype, temperature=stage.sampling.temperature,
                             start=session.frozen(stage.policy) if resumed else None)
     learner.replays_routing = stage.routing == "replayed"
+    learner.average = None if stage.ema is None else Average(session.policy.decoder, stage.ema)
     if stage.reference is not None:
         learner.reference = session.frozen(stage.reference)
     if stage.teachers:
@@ -85,10 +102,21 @@ def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: 
     run = PolicyRun(stage=name, ledger=session.ledger, rollouts=_rollouts(session, stage),
                     judge=judging(session, stage.reward).judge, learner=learner, publisher=session.publisher, objective=objective,
                     admission=admission(stage, objective.credit), settings=settings, tasks=session.tasks,
-                    critic=_critic(session, stage))
+                    critic=_critic(session, stage), pretraining=_pretraining(session, stage))
     if resumed:
         restore_trained(session, trained(run))
     return run
+
+
+def _pretraining(session: Session, stage: PolicyGradient) -> Callable[[int], Sequence[Demonstration]] | None:
+    """The demonstrations beside an optimizer step by its number, in an order that depends on the recipe's seed alone."""
+    given = stage.pretraining
+    if given is None:
+        return None
+    pools = {source: session.table(f"{source}/demonstrations", Demonstration) for source in given.data}
+    total = stage.steps * stage.minibatches * given.batch
+    parts = batches(order(pools, given.data, total, session.settings.run.seed), given.batch)
+    return lambda at: parts[at]
 
 
 def admission(stage: PolicyGradient, rule: object) -> AdmissionRule:
@@ -100,6 +128,8 @@ def admission(stage: PolicyGradient, rule: object) -> AdmissionRule:
 def trained(run: PolicyRun) -> dict[str, Trained]:
     """The modules in training, by name."""
     held = {POLICY: Trained(module=run.learner.decoder, optimizer=run.learner.optimizer)}
+    if run.learner.average is not None:
+        held["average"] = Trained(module=run.learner.average.module, optimizer=None)
     if run.critic is not None:
         held[CRITIC] = Trained(module=run.critic.model, optimizer=run.critic.optimizer)
     return held
