@@ -1,7 +1,11 @@
-"""The anchor of a step is the policy before its first update, for every minibatch; a replay scores it from there too."""
+"""The anchor of a step is the policy before its first update, for every minibatch; a replay scores it from there too.
+
+The same stage forgets its optimizer's moments at every publication and keeps its norms frozen; a replay does both as well.
+"""
 
 import dataclasses
 
+import pytest
 from attacked import quick_recipe, rows
 from safetensors.torch import load
 from small_runs import Quiet
@@ -10,16 +14,42 @@ from rollbook.audit.replay import replay_run
 from rollbook.ledger import Ledger
 from rollbook.orchestration.run import run_recipe
 from rollbook.records import Batch, Update
+from rollbook.training.optimizer import Optimizer
 
 GRPO = {"kind": "Grpo", "low": 0.2, "high": 0.2, "beta": 0.04, "credit": {"kind": "GroupNormalized", "eps": 1e-6, "ddof": 1}}
 
 
-def test_the_second_minibatch_of_a_step_is_trained_against_the_policy_before_the_first(small_run, tmp_path):
+@pytest.fixture(scope="module")
+def forgetful(small_run, tmp_path_factory):
+    """A run of two policy steps that reset their optimizer; what the optimizer had counted and held each time it forgot."""
     recipe = quick_recipe(small_run.parent / "warm" / "checkpoints" / "cold_start")
-    stage = dataclasses.replace(recipe.settings.stages["rl"], objective=GRPO)
+    stage = recipe.settings.stages["rl"]
+    stage = dataclasses.replace(stage, objective=GRPO, optimizer_reset="publication",
+                                optimizer=dataclasses.replace(stage.optimizer, frozen=("*norm*",)))
     settings = dataclasses.replace(recipe.settings, stages={**recipe.settings.stages, "rl": stage})
-    assert run_recipe(dataclasses.replace(recipe, settings=settings), tmp_path / "run", Quiet()) == 0
-    with Ledger.open(tmp_path / "run", write=False) as ledger:
+    out, forgot, plain = tmp_path_factory.mktemp("forgetful") / "run", [], Optimizer.forget
+
+    def forget(optimizer):
+        held = len(optimizer.state())
+        plain(optimizer)
+        forgot.append((optimizer.steps, held > 1, len(optimizer.state()) > 1))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Optimizer, "forget", forget)
+        assert run_recipe(dataclasses.replace(recipe, settings=settings), out, Quiet()) == 0
+    return out, forgot
+
+
+def test_the_moments_of_a_stage_that_resets_are_forgotten_at_every_publication_and_the_schedule_counts_on(forgetful):
+    run, forgot = forgetful
+    assert forgot == [(0, False, False), (2, True, False)]
+    with Ledger.open(run, write=False) as ledger:
+        assert [update.index for update in ledger.records(Update)] == [1, 2, 3, 4]
+
+
+def test_the_second_minibatch_of_a_step_is_trained_against_the_policy_before_the_first(forgetful):
+    run, _ = forgetful
+    with Ledger.open(run, write=False) as ledger:
         moved = {}
         updates = {update.batch: update for update in ledger.records(Update)}
         measured = set()
@@ -30,9 +60,9 @@ def test_the_second_minibatch_of_a_step_is_trained_against_the_policy_before_the
     assert measured == {(True, True), (False, False)}           # at the first minibatch of every step, and only there
     assert max(moved["0"]) == 0.0
     assert min(moved["1"]) > 0.0
-    replayed = replay_run(tmp_path / "run")
+    replayed = replay_run(run)
     assert replayed.same_bits and not replayed.mismatches
-    assert rows(tmp_path / "run")[11].result == "pass"
+    assert rows(run)[11].result == "pass"
 
 
 def test_without_a_reference_the_kl_to_the_start_is_measured_every_fourth_step_and_absent_between(small_run):

@@ -61,6 +61,8 @@ def policy_step(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: Pol
     assert step.update is not None
     ruler.hash("weights_before", step.update.weights_before, weight_hash(learner.decoder.named_parameters()))
     hold(learner, step)
+    if stage.optimizer_reset == "publication" and step.batch.scope.endswith("/0"):
+        learner.optimizer.forget()
     measured = gradients(ruler, ledger, learner, stage, step, take=True)
     assert measured is not None
     stepped = measured.stepped
@@ -152,7 +154,7 @@ def _inputs(ruler: Ruler, batch: Batch, given: Mapping[str, torch.Tensor], again
 def new_learner(decoder: torch.nn.Module, stage: Sft | PolicyGradient, *, dtype: torch.dtype) -> PolicyLearner:
     """Optimizer and learner as a stage begins with them, from the recipe's settings."""
     total = stage.steps if isinstance(stage, Sft) else stage.steps * stage.minibatches
-    optimizer = Optimizer(decoder.parameters(), stage.optimizer, total)
+    optimizer = Optimizer.of(decoder.requires_grad_(True), stage.optimizer, total)
     temperature = 1.0 if isinstance(stage, Sft) else stage.sampling.temperature
     start = decoder if isinstance(stage, Sft) else None          # a supervised stage measures no distance from its start
     learner = PolicyLearner(decoder, optimizer, dtype=dtype, temperature=temperature, start=start)  # type: ignore[arg-type]

@@ -15,10 +15,11 @@ Stored = Mapping[str, NDArray[np.generic]]
 
 
 def token_credit(rule: Mapping[str, object], reward_S: Floats, given: Stored,
-                 prompt_S: NDArray[np.int64] | None) -> dict[str, Floats] | None:
+                 total_S: NDArray[np.int64] | None) -> dict[str, Floats] | None:
     """What the batch must store under `advantage`, and under `return` and `kl` where the rule has them.
 
-    None for a rule whose advantages need more than one minibatch, or lengths that are not known.
+    `total_S` are all tokens of each trajectory: prompt, actions and observations. None for a rule whose advantages need more than
+    one minibatch, or lengths that are not known.
     """
     seq_T, length_S = given["seq"].astype(np.int64), given["length"].astype(np.int64)
     kind, beta = rule.get("kind"), rule.get("kl_beta")
@@ -38,7 +39,7 @@ def token_credit(rule: Mapping[str, object], reward_S: Floats, given: Stored,
     gamma = float(str(rule["gamma"]))
     policy_S = np.full(length_S.shape, float(str(rule.get("lam_policy", 0.0))))
     if kind == "LengthAdaptiveGae":
-        counted = length_S if rule.get("counts") == "action_tokens" else None if prompt_S is None else length_S + prompt_S
+        counted = length_S if rule.get("counts") == "action_tokens" else total_S
         if counted is None:
             return None
         policy_S = 1 - 1 / (float(str(rule["alpha"])) * np.maximum(counted, 1))

@@ -196,15 +196,15 @@ def with_token_credit(parts: Sequence[Packed], rule: Rule | Unstated, values: Se
         gaps = [_anchor(part) - _reference(part) for part in parts]
         kl_T = torch.cat(gaps)
     members = [member for part in parts for member in part.members]
-    prompts = torch.tensor([len(m.trace.prompt_ids) for m in members])
     actions = torch.cat([part.length_S for part in parts])
+    everything = torch.tensor([len(m.trace.token_ids) for m in members])        # prompt, actions and observations
     given = assign_credit(rule, Measured(
         reward_S=torch.tensor([m.verdict.vector.total for m in members], dtype=torch.float64),
         group_S=torch.cat([part.group_S + start for part, start in zip(parts, starts, strict=True)]),
         minibatch_S=torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(sizes_S)),
         seq_T=torch.cat([part.seq_T + start for part, start in zip(parts, starts, strict=True)]), kl_T=kl_T,
         value_T=None if values is None else torch.cat(list(values)),
-        length_S=actions if getattr(rule, "counts", "action_tokens") == "action_tokens" else actions + prompts))
+        length_S=actions if getattr(rule, "counts", "action_tokens") == "action_tokens" else everything))
     split = [None if value is None else torch.split(value.float(), sizes_T)
              for value in (given.advantage_T, given.return_T, kl_T)]
     less = [_less_misfits(advantage_T.clone(), part.members, part.length_S, part.credit.misfit_penalty)

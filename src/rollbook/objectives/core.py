@@ -9,13 +9,20 @@ mask to forget, no 0.0 standing for "absent", no shift.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_choice, check_coefficient, check_no_infinity, check_record, check_tensor
+from rollbook.objectives.checks import (
+    check_choice,
+    check_coefficient,
+    check_flags,
+    check_no_infinity,
+    check_record,
+    check_tensor,
+)
 from rollbook.objectives.errors import ObjectiveError
 
 if TYPE_CHECKING:
@@ -95,6 +102,15 @@ class ActionTokens:
         check_no_infinity(type(who).__name__, **{name: value_T})
         return value_T
 
+    def only(self, keep_T: Tensor) -> ActionTokens:
+        """The tokens where `keep_T`: what a loss must not even see. Sequences keep their number and their structural length.
+
+        Example: tokens.only(weight_T != 0) before the loss, with weight_T[weight_T != 0] in `Term.reduce` (there: why)
+        """
+        check_flags("ActionTokens.only", "keep_T", keep_T, self.seq_T)
+        columns = {name: value_T for name in ("logp_T", "seq_T", *_PER_TOKEN) if (value_T := getattr(self, name)) is not None}
+        return replace(self, **{name: value_T[keep_T] for name, value_T in columns.items()})
+
     def require_whole(self, who: object) -> None:
         """Refuse when a sequence that is present is not present in full."""
         present_S = count_tokens(self.seq_T, self.length_S)
@@ -145,8 +161,8 @@ class Term:
         """This micro-batch's share of the step's loss. A token of weight 0 adds exactly 0, and `loss_T` gets gradient 0 there.
 
         Limit: what `loss_T` was computed from gets that 0 times the loss's own derivative, and 0 * inf is NaN. Where a sequence
-        may hold what has no finite derivative, leave its tokens out *before* the loss is computed, which changes nothing else:
-        `seq_T` and every column indexed with `weight_T != 0`, `length_S` as it is.
+        may hold what has no finite derivative, leave its tokens out *before* the loss is computed, which changes nothing else
+        (`ActionTokens.only`). No selection made here could help: the loss was already computed from what it must not see.
         """
         check_tensor("Term.reduce", "weight_T", weight_T)
         _check_length("weight_T", weight_T, self.loss_T)
@@ -228,6 +244,12 @@ class ExtraTerm:
         return Term(self.name, self(tokens), chosen, self.aggregate, self.population)
 
 
+def read(tokens: ActionTokens, who: object, *names: str) -> tuple[Tensor, ...]:
+    """`tokens.read` for `who`; refuses what is no packed micro-batch."""
+    check_record(type(who).__name__, "tokens", tokens, ActionTokens)
+    return tokens.read(who, *names)
+
+
 def all_reads(objective: Objective) -> frozenset[str]:
     """Every field that the objective or one of its extra terms reads: what the learner has to score."""
     check_record("all_reads", "objective", objective, Objective)
@@ -276,7 +298,7 @@ def mean_S(value_T: Tensor, tokens: ActionTokens) -> Tensor:
 
 def advantage_S(tokens: ActionTokens, who: object) -> Tensor:
     """The one advantage of each sequence; refuses advantages that differ between its tokens. All NaN stays NaN."""
-    (advantage_T,) = tokens.read(who, "advantage_T")
+    (advantage_T,) = read(tokens, who, "advantage_T")
     value_S = advantage_T.new_zeros(tokens.length_S.shape[0]).index_copy(0, tokens.seq_T, advantage_T)
     shared_T = value_S[tokens.seq_T]
     same_T = (shared_T == advantage_T) | (shared_T.isnan() & advantage_T.isnan())

@@ -10,7 +10,7 @@ from torch import Tensor
 from rollbook.objectives import correction
 from rollbook.objectives.aggregate import Aggregate
 from rollbook.objectives.checks import check_bounds, check_cap, check_choice
-from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss, Unstated
+from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss, Unstated, read
 from rollbook.objectives.credit.rules import Credit
 from rollbook.objectives.critic_policies import DecoupledPpo, Glm5Reasoning
 from rollbook.objectives.errors import ObjectiveError
@@ -91,7 +91,7 @@ class Corrected(Objective):
 
     def weight(self, tokens: ActionTokens) -> Tensor:
         """The correction of each token."""
-        anchor_T, behavior_T = tokens.read(self, "anchor_T", "behavior_T")
+        anchor_T, behavior_T = read(tokens, self, "anchor_T", "behavior_T")
         if self.scope == "sequence":
             tokens.require_whole(self)
         cap, low, high = self.cap or 0.0, self.low or 0.0, self.high or 0.0

@@ -3,9 +3,10 @@
 Suffixes: T tokens, S sequences. c = exp(anchor - behavior): engine mismatch plus version lag. Bounds are `low`, `high`:
 the interval 1-low .. 1+high on the ratio; a single upper cap is `cap`. A correction multiplies *outside* the clip. Never
 use one with an objective whose ratio is already to `behavior` (SAO, MOPD, ratio_to="behavior"): it would count twice.
-A band's rejected tokens get weight 0; whether they leave the denominator is `sequence_weight`'s `count_dropped`. An infinite
-log-probability of an anchor or a behavior policy is refused: both met the sampled token. NaN gives weight NaN:
-what was not measured is not outside a band.
+What a band rejects gets weight 0 and stays in the denominator, unless the step's denominator is made without it: for whole
+sequences by `sequence_weight`'s `keep_S` and `count_dropped`, for single tokens by giving it the kept tokens of each sequence as
+`length_S`. No source says which. An infinite log-probability of an anchor or a behavior policy is refused: both met the sampled
+token. NaN gives weight NaN: what was not measured is not outside a band.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate, check_aggregate
 from rollbook.objectives.checks import check_at_least, check_bounds, check_cap, check_choice, check_not_negative
-from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss, Unstated
+from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss, Unstated, read
 from rollbook.objectives.correction import pop, token_tis
 from rollbook.objectives.credit.rules import INSTRUCT_GPT, NORMALIZED, SAO, UNNAMED, VAPO, Credit
 from rollbook.objectives.errors import ObjectiveError
@@ -56,7 +56,7 @@ class Ppo(Objective):
             check_dual(self.dual, self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
+        advantage_T, anchor_T = read(tokens, self, "advantage_T", "anchor_T")
         ratio_T = ratio(tokens.logp_T, anchor_T)
         if self.dual is None:
             return clipped_surrogate(ratio_T, advantage_T, low=self.low, high=self.high)
@@ -116,7 +116,7 @@ class DecoupledPpo(Objective):
             check_cap("DecoupledPpo", weight_cap=self.weight_cap)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, anchor_T, behavior_T = tokens.read(self, "advantage_T", "anchor_T", "behavior_T")
+        advantage_T, anchor_T, behavior_T = read(tokens, self, "advantage_T", "anchor_T", "behavior_T")
         weight_T = self.weight(anchor_T, behavior_T)
         loss = clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
         return weighted(weight_T, loss)
@@ -151,7 +151,7 @@ class Vapo(Objective):
         check_not_negative("Vapo", mu=self.mu)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
+        advantage_T, anchor_T = read(tokens, self, "advantage_T", "anchor_T")
         return clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
 
     @property
@@ -180,7 +180,7 @@ class Sao(Objective):
         check_bounds("Sao", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, behavior_T = tokens.read(self, "advantage_T", "behavior_T")
+        advantage_T, behavior_T = read(tokens, self, "advantage_T", "behavior_T")
         return masked_importance(tokens.logp_T, behavior_T, advantage_T, low=self.low, high=self.high)
 
 
@@ -188,7 +188,7 @@ class Sao(Objective):
 class Glm5Agentic(Objective):
     """GLM-5 agentic RL (2602.15763 section 4): SAO's f(r) with bounds that the report does not print.
 
-    Gradient -f A. After each push of weights the optimizer is reset; that belongs to the trainer.
+    Gradient -f A. After each push of weights the optimizer is reset: the stage's `optimizer_reset`.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"logp_T", "advantage_T", "behavior_T"})
@@ -202,7 +202,7 @@ class Glm5Agentic(Objective):
         check_bounds("Glm5Agentic", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, behavior_T = tokens.read(self, "advantage_T", "behavior_T")
+        advantage_T, behavior_T = read(tokens, self, "advantage_T", "behavior_T")
         return masked_importance(tokens.logp_T, behavior_T, advantage_T, low=self.low, high=self.high)
 
 
@@ -227,7 +227,7 @@ class Glm5Reasoning(Objective):
         check_at_least("Glm5Reasoning", 1, beta=self.beta)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, anchor_T, behavior_T = tokens.read(self, "advantage_T", "anchor_T", "behavior_T")
+        advantage_T, anchor_T, behavior_T = read(tokens, self, "advantage_T", "anchor_T", "behavior_T")
         loss = clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
         return weighted(pop(anchor_T, behavior_T, beta=self.beta), loss)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rollbook.objectives.checks import check_float, check_scored
+from rollbook.objectives.checks import check_float, check_record, check_scored
 from rollbook.objectives.core import ActionTokens, TokenLoss
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.kl import k3_anyway
@@ -40,6 +40,8 @@ class Diagnostics:
 
 def diagnose(tokens: ActionTokens, loss: TokenLoss) -> Diagnostics:
     """What one micro-batch did, from the same inputs as the loss."""
+    check_record("diagnose", "tokens", tokens, ActionTokens)
+    check_record("diagnose", "loss", loss, TokenLoss)
     tokens = _detached(tokens)
     logp_T = tokens.logp_T
     some = logp_T.numel() > 0

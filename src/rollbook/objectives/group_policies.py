@@ -14,7 +14,7 @@ import torch
 
 from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate, check_aggregate
 from rollbook.objectives.checks import check_bounds, check_choice, check_limit, check_not_negative
-from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, Scope, TokenLoss, Unstated, advantage_S, sum_S
+from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, Scope, TokenLoss, Unstated, advantage_S, read, sum_S
 from rollbook.objectives.correction import sequence_mask
 from rollbook.objectives.credit.rules import (
     CENTERED,
@@ -61,7 +61,7 @@ class Grpo(Objective):
         check_not_negative("Grpo", beta=self.beta)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
+        advantage_T, anchor_T = read(tokens, self, "advantage_T", "anchor_T")
         return clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
 
     @property
@@ -98,7 +98,7 @@ class R1Printed(Objective):
         check_aggregate("R1Printed", "kl_aggregate", self.kl_aggregate)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        (anchor_T,) = tokens.read(self, "anchor_T")
+        (anchor_T,) = read(tokens, self, "anchor_T")
         tokens.require_whole(self)
         ratio_S = exp_guarded(sum_S(tokens.logp_T - anchor_T, tokens))
         loss = clipped_surrogate(ratio_S, advantage_S(tokens, self), low=self.low, high=self.high)
@@ -129,7 +129,7 @@ class DrGrpo(Objective):
         check_bounds("DrGrpo", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
+        advantage_T, anchor_T = read(tokens, self, "advantage_T", "anchor_T")
         return clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
 
 
@@ -157,7 +157,7 @@ class Dapo(Objective):
             raise ObjectiveError("Dapo.overlong_filter must be True or False", got=got, why="any text is true", fix="say which")
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
+        advantage_T, anchor_T = read(tokens, self, "advantage_T", "anchor_T")
         return clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
 
 
@@ -185,7 +185,7 @@ class Magistral(Objective):
         return frozenset({"logp_T", "advantage_T", f"{self.ratio_to}_T"})
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, other_T = tokens.read(self, "advantage_T", f"{self.ratio_to}_T")
+        advantage_T, other_T = read(tokens, self, "advantage_T", f"{self.ratio_to}_T")
         return clipped_surrogate(ratio(tokens.logp_T, other_T), advantage_T, low=self.low, high=self.high)
 
 
@@ -215,7 +215,7 @@ class DeepSeekV32(Objective):
         check_not_negative("DeepSeekV32", beta=self.beta)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        anchor_T, behavior_T = tokens.read(self, "anchor_T", "behavior_T")
+        anchor_T, behavior_T = read(tokens, self, "anchor_T", "behavior_T")
         tokens.require_whole(self)
         advantage_T = advantage_S(tokens, self)[tokens.seq_T]
         plain = clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
@@ -242,7 +242,7 @@ class Rloo(Objective):
         check_kinds(self)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        (advantage_T,) = tokens.read(self, "advantage_T")
+        (advantage_T,) = read(tokens, self, "advantage_T")
         return TokenLoss(weighted_logp(advantage_T, tokens.logp_T), torch.zeros_like(advantage_T, dtype=torch.bool))
 
 
@@ -264,7 +264,7 @@ class ReinforcePlusPlus(Objective):
         check_bounds("ReinforcePlusPlus", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
+        advantage_T, anchor_T = read(tokens, self, "advantage_T", "anchor_T")
         return clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
 
 
@@ -288,7 +288,7 @@ class ReinforcePlusPlusBaseline(Objective):
         check_not_negative("ReinforcePlusPlusBaseline", beta=self.beta)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
+        advantage_T, anchor_T = read(tokens, self, "advantage_T", "anchor_T")
         return clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
 
     @property

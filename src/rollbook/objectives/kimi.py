@@ -21,7 +21,7 @@ from rollbook.objectives.checks import (
     check_number,
     check_positive,
 )
-from rollbook.objectives.core import ActionTokens, Objective, Scope, TokenLoss, Unstated, advantage_S, sum_S
+from rollbook.objectives.core import ActionTokens, Objective, Scope, TokenLoss, Unstated, advantage_S, read, sum_S
 from rollbook.objectives.credit.rules import CENTERED, Credit
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.kinds import check_kinds
@@ -37,7 +37,7 @@ class KimiK15(Objective):
 
     Gradient on every token of the sequence, weight 1/N: scale "squared" -2 tau (A - tau Delta); "published_gradient" divides the
     square by 2 tau, which is the paper's printed direction, -(A - tau Delta). Zero at Delta = A / tau. Each token carries 1/L of
-    its sequence's square. tau is not printed. The optimizer is reset at every iterate; that belongs to the trainer.
+    its sequence's square. tau is not printed. The optimizer is reset at every iterate: the stage's `optimizer_reset`.
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"logp_T", "advantage_T", "anchor_T"})
@@ -134,7 +134,7 @@ class KimiK25(Objective):
 
     def policy(self, tokens: ActionTokens) -> TokenLoss:
         """-Clip(rho, alpha, beta) A, the part that an off-policy correction multiplies."""
-        advantage_T, other_T = tokens.read(self, "advantage_T", f"{self.ratio_to}_T")
+        advantage_T, other_T = read(tokens, self, "advantage_T", f"{self.ratio_to}_T")
         log_T = tokens.logp_T - other_T
         ratio_T = ratio(tokens.logp_T, other_T)
         if self.low is not None and self.high is not None:
@@ -148,7 +148,7 @@ class KimiK25(Objective):
 
     def penalty(self, tokens: ActionTokens, keep_T: Tensor) -> Tensor:
         """tau (log rho)^2 on the tokens that are charged, exactly 0 with gradient 0 on the others; refuses an infinite one."""
-        (other_T,) = tokens.read(self, f"{self.ratio_to}_T")
+        (other_T,) = read(tokens, self, f"{self.ratio_to}_T")
         charged_T = keep_T if self.tau_mask == "kept" else torch.ones_like(keep_T)
         if self.tau == 0:
             charged_T = torch.zeros_like(keep_T)
@@ -160,7 +160,7 @@ class KimiK25(Objective):
 
 def squared_log_ratio(who: Objective, tokens: ActionTokens, *, tau: float, scale: Scale) -> TokenLoss:
     """(A - tau Delta)^2 per sequence, or that over 2 tau; each of its L tokens carries 1/L of it. Refuses an infinite Delta."""
-    (anchor_T,) = tokens.read(who, "anchor_T")
+    (anchor_T,) = read(tokens, who, "anchor_T")
     tokens.require_whole(who)
     _check_squared(type(who).__name__, tokens.logp_T - anchor_T)
     delta_S = sum_S(tokens.logp_T - anchor_T, tokens)

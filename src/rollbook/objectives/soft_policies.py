@@ -13,7 +13,7 @@ import torch
 
 from rollbook.objectives.aggregate import Aggregate
 from rollbook.objectives.checks import check_bounds, check_positive
-from rollbook.objectives.core import ActionTokens, Objective, Scope, TokenLoss, Unstated, advantage_S
+from rollbook.objectives.core import ActionTokens, Objective, Scope, TokenLoss, Unstated, advantage_S, read
 from rollbook.objectives.credit.rules import NORMALIZED, Credit
 from rollbook.objectives.kinds import check_kinds
 from rollbook.objectives.ratios import clipped_surrogate, exp_guarded, ratio, sequence_ratio, weighted_logp
@@ -39,7 +39,7 @@ class Gspo(Objective):
         check_bounds("Gspo", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        (anchor_T,) = tokens.read(self, "anchor_T")
+        (anchor_T,) = read(tokens, self, "anchor_T")
         tokens.require_whole(self)
         ratio_S = sequence_ratio(tokens.logp_T, anchor_T, tokens)
         loss = clipped_surrogate(ratio_S, advantage_S(tokens, self), low=self.low, high=self.high)
@@ -66,7 +66,7 @@ class GspoToken(Objective):
         check_bounds("GspoToken", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
+        advantage_T, anchor_T = read(tokens, self, "advantage_T", "anchor_T")
         tokens.require_whole(self)
         ratio_S = sequence_ratio(tokens.logp_T, anchor_T, tokens).detach()
         impossible_T = tokens.logp_T == -torch.inf  # s is 0; -inf - -inf is not
@@ -94,7 +94,7 @@ class Sapo(Objective):
         check_positive("Sapo", tau_positive=self.tau_positive, tau_negative=self.tau_negative)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
+        advantage_T, anchor_T = read(tokens, self, "advantage_T", "anchor_T")
         ratio_T = ratio(tokens.logp_T, anchor_T)
         tau_T = torch.where(advantage_T > 0, ratio_T.new_tensor(self.tau_positive), ratio_T.new_tensor(self.tau_negative))
         loss_T = -(4 / tau_T) * torch.sigmoid(tau_T * (ratio_T - 1)) * advantage_T
@@ -123,7 +123,7 @@ class Cispo(Objective):
         check_bounds("Cispo", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        advantage_T, anchor_T = tokens.read(self, "advantage_T", "anchor_T")
+        advantage_T, anchor_T = read(tokens, self, "advantage_T", "anchor_T")
         ratio_T = ratio(tokens.logp_T, anchor_T)
         capped_T = ratio_T.clamp(1 - self.low, 1 + self.high)
         return TokenLoss(weighted_logp(capped_T * advantage_T, tokens.logp_T), capped_T != ratio_T)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rollbook.objectives.aggregate import UNSTATED_AGGREGATE, Aggregate
 from rollbook.objectives.checks import check_at_least, check_bounds, check_not_negative, check_positive
-from rollbook.objectives.core import ActionTokens, Objective, TokenLoss, Unstated
+from rollbook.objectives.core import ActionTokens, Objective, TokenLoss, Unstated, read
 from rollbook.objectives.correction import pop
 from rollbook.objectives.credit.rules import FROM_TEACHER, UNNAMED, Credit, FromTeacher
 from rollbook.objectives.distill import sampled_token_advantage
@@ -43,7 +43,7 @@ class Mopd(Objective):
         check_bounds("Mopd", low=self.low, high=self.high)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        behavior_T, teacher_T = tokens.read(self, "behavior_T", "teacher_T")
+        behavior_T, teacher_T = read(tokens, self, "behavior_T", "teacher_T")
         advantage_T = teacher_advantage(tokens.logp_T, teacher_T, coefficient=1.0)
         return gated_logp(tokens.logp_T, behavior_T, advantage_T, low=self.low, high=self.high)
 
@@ -80,10 +80,10 @@ class MimoMopd(Objective):
         return frozenset({"logp_T", "behavior_T", "teacher_T"} | ({"advantage_T"} if self.alpha else set()))
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        behavior_T, teacher_T = tokens.read(self, "behavior_T", "teacher_T")
+        behavior_T, teacher_T = read(tokens, self, "behavior_T", "teacher_T")
         advantage_T = teacher_advantage(tokens.logp_T, teacher_T, coefficient=1.0)
         if self.alpha:
-            (outcome_T,) = tokens.read(self, "advantage_T")
+            (outcome_T,) = read(tokens, self, "advantage_T")
             advantage_T = advantage_T + self.alpha * outcome_T
         return gated_logp(tokens.logp_T, behavior_T, advantage_T, low=self.low, high=self.high)
 
@@ -106,7 +106,7 @@ class OnPolicyDistill(Objective):
         check_positive("OnPolicyDistill", coefficient=self.coefficient)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        behavior_T, teacher_T = tokens.read(self, "behavior_T", "teacher_T")
+        behavior_T, teacher_T = read(tokens, self, "behavior_T", "teacher_T")
         advantage_T = teacher_advantage(behavior_T, teacher_T, coefficient=self.coefficient)
         return TokenLoss(-ratio(tokens.logp_T, behavior_T) * advantage_T, torch.zeros_like(advantage_T, dtype=torch.bool))
 
@@ -132,7 +132,7 @@ class Glm5CrossStage(Objective):
         check_at_least("Glm5CrossStage", 1, beta=self.beta)
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
-        anchor_T, behavior_T, teacher_T = tokens.read(self, "anchor_T", "behavior_T", "teacher_T")
+        anchor_T, behavior_T, teacher_T = read(tokens, self, "anchor_T", "behavior_T", "teacher_T")
         advantage_T = teacher_advantage(tokens.logp_T, teacher_T, coefficient=1.0)
         loss = clipped_surrogate(ratio(tokens.logp_T, anchor_T), advantage_T, low=self.low, high=self.high)
         return weighted(pop(anchor_T, behavior_T, beta=self.beta), loss)

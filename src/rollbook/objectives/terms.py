@@ -13,8 +13,8 @@ from torch import Tensor
 
 from rollbook.objectives import kl
 from rollbook.objectives.aggregate import Aggregate, check_aggregate
-from rollbook.objectives.checks import check_choice, check_float, check_limit, check_not_negative, check_number
-from rollbook.objectives.core import ActionTokens, ExtraTerm, Population, Unstated
+from rollbook.objectives.checks import check_choice, check_float, check_limit, check_not_negative, check_number, check_record
+from rollbook.objectives.core import ActionTokens, ExtraTerm, Population, Unstated, read
 from rollbook.objectives.errors import ObjectiveError
 
 Estimator = Literal["k2", "k3", "unbiased"]
@@ -40,14 +40,14 @@ class KlTerm(ExtraTerm):
         return frozenset({"logp_T", "reference_T"} | anchor)
 
     def __call__(self, tokens: ActionTokens) -> Tensor:
-        (reference_T,) = tokens.read(self, "reference_T")
+        (reference_T,) = read(tokens, self, "reference_T")
         match self.estimator:
             case "k2":
                 return kl.k2(tokens.logp_T, reference_T)
             case "k3":
                 return kl.k3(tokens.logp_T, reference_T)
             case "unbiased":
-                (anchor_T,) = tokens.read(self, "anchor_T")
+                (anchor_T,) = read(tokens, self, "anchor_T")
                 return kl.unbiased(tokens.logp_T, anchor_T, reference_T)
 
 
@@ -69,6 +69,7 @@ class PositiveNll(ExtraTerm):
         check_aggregate("PositiveNll", "aggregate", self.aggregate)
 
     def __call__(self, tokens: ActionTokens) -> Tensor:
+        check_record("PositiveNll", "tokens", tokens, ActionTokens)
         return positive_nll(tokens.logp_T)
 
 
@@ -87,6 +88,7 @@ class Ptx(ExtraTerm):
         check_aggregate("Ptx", "aggregate", self.aggregate)
 
     def __call__(self, tokens: ActionTokens) -> Tensor:
+        check_record("Ptx", "tokens", tokens, ActionTokens)
         return ptx(tokens.logp_T)
 
 

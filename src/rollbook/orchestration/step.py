@@ -40,7 +40,10 @@ from rollbook.training.value import CriticLearner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSettings:
-    """Sizes of a step. Waves of `prompts` x `per_task` attempts go out until `groups` groups are admitted or `max_waves` went."""
+    """Sizes of a step. Waves of `prompts` x `per_task` attempts go out until `groups` groups are admitted or `max_waves` went.
+
+    `fresh_optimizer`: the policy's optimizer forgets its moments before the first update of every step.
+    """
 
     prompts: int
     per_task: int
@@ -50,6 +53,7 @@ class StepSettings:
     max_batch_tokens: int
     max_length: int
     misfit_penalty: float = 0.0
+    fresh_optimizer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +198,8 @@ class Place:
 def _update(run: PolicyRun, packed: Packed, policy: PolicyVersion, place: Place) -> Updated:
     """Takes the optimizer step, records batch and update; a diverged step leaves its batch in the run."""
     before = run.publisher.weights
+    if place.first and run.settings.fresh_optimizer:
+        run.learner.optimizer.forget()
     try:
         measured = run.learner.update(packed, run.objective, where=packed.credit.scope)
     except Diverged:

@@ -98,6 +98,11 @@ class Optimizer:
         for part, _ in self._parts:
             part.zero_grad(set_to_none=True)
 
+    def forget(self) -> None:
+        """Begins anew: no moments, and bias corrections from the first step. Warm-up and schedule go on with `steps`."""
+        for part, _ in self._parts:
+            part.state.clear()
+
     def step(self, where: str) -> Stepped:
         """One step; raises `Diverged` and leaves the weights alone when the gradient is not finite."""
         norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm))

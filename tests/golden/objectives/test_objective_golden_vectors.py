@@ -110,7 +110,7 @@ PENALTIES = {
     "k2": (kl.k2, 0.04821429, [0.014286, -0.042857, 0.042857, 0.021429, 0.014286, -0.071429, -0.064286]),
     "k3": (kl.k3, 0.05401333, [0.013595, -0.04998, 0.037026, 0.019899, 0.013595, -0.092674, -0.081187]),
     "V3.2 unbiased rho*k3": (
-        lambda logp_T, reference_T: kl.unbiased(logp_T, ANCHOR, reference_T),
+        lambda logp_T, reference_T: kl.unbiased(logp_T, ANCHOR.to(logp_T.dtype), reference_T),
         0.04482107,
         [0.017449, -0.025994, 0.063935, 0.022527, 0.021312, -0.03547, -0.067582],
     ),
@@ -146,14 +146,15 @@ def test_the_undetached_sao_is_a_different_gradient() -> None:
     assert value.item() == pytest.approx(-0.16547836, abs=1e-6)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(F64, 1e-6), (torch.float32, 1e-4)], ids=["fp64", "fp32"])
 @pytest.mark.parametrize("case", PENALTIES)
-def test_kl_value_and_gradient(case: str) -> None:
+def test_kl_value_and_gradient(case: str, dtype: torch.dtype, tolerance: float) -> None:
     estimate, value, gradient = PENALTIES[case]
-    logp_T = TOKENS.logp_T.clone().requires_grad_()
-    loss = estimate(logp_T, REFERENCE).mean()
+    logp_T = TOKENS.logp_T.to(dtype, copy=True).requires_grad_()
+    loss = estimate(logp_T, REFERENCE.to(dtype)).mean()
     (gradient_T,) = torch.autograd.grad(loss, logp_T)
-    assert float(loss.detach()) == pytest.approx(value, abs=1e-6)
-    assert gradient_T.tolist() == pytest.approx(gradient, abs=1e-6)
+    assert loss.dtype == dtype and float(loss.detach()) == pytest.approx(value, abs=tolerance)
+    assert gradient_T.tolist() == pytest.approx(gradient, abs=tolerance)
 
 
 def test_gspo_sequence_ratios() -> None:

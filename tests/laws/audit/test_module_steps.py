@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.numpy import save
 
+from rollbook.audit.detectors.credit import take_misfits
 from rollbook.audit.module_steps import ModuleSteps, reward_loss
 from rollbook.audit.token_advantages import token_credit
 from rollbook.objectives.credit import Measured, assign_credit
@@ -37,14 +38,23 @@ def test_credit_per_token_is_computed_a_second_time_and_comes_out_the_same(rule)
     seq_T = torch.repeat_interleave(torch.arange(3), length_S)
     reward_S = torch.randn(3, generator=generator, dtype=torch.float64)
     value_T, anchor_T, reference_T = (torch.randn(11, generator=generator) for _ in range(3))
-    counted = length_S + prompt_S if getattr(rule, "counts", "") == "all_tokens" else length_S
+    total_S = length_S + prompt_S + torch.tensor([0, 9, 2])                # of a prompt, actions and observations
+    counted = total_S if getattr(rule, "counts", "") == "all_tokens" else length_S
     given = assign_credit(rule, Measured(reward_S=reward_S, group_S=torch.arange(3), seq_T=seq_T, value_T=value_T,
                                          kl_T=anchor_T - reference_T, length_S=counted))
     stored = {name: value.numpy() for name, value in
               {"seq": seq_T, "length": length_S, "value": value_T, "anchor": anchor_T, "reference": reference_T}.items()}
-    found = token_credit(to_settings(rule), reward_S.numpy(), stored, prompt_S.numpy())
+    found = token_credit(to_settings(rule), reward_S.numpy(), stored, total_S.numpy())
     assert np.allclose(found["advantage"], given.advantage_T.numpy(), atol=1e-5)
     assert np.allclose(found["return"], given.return_T.numpy(), atol=1e-5)
+
+
+def test_the_penalty_for_a_call_that_could_not_be_made_is_taken_off_its_own_tokens_of_either_kind_of_credit():
+    traces = [SimpleNamespace(misfit_tokens=lambda at=at: at) for at in ((), (0, 2))]
+    for dtype in (np.float32, np.float64):
+        advantage_T = np.ones(5, dtype=dtype)
+        take_misfits(advantage_T, SimpleNamespace(misfit_penalty=0.25), np.array([2, 3]), traces)
+        assert advantage_T.tolist() == [1, 1, 0.75, 1, 0.75]
 
 
 @pytest.mark.parametrize("loss", ["ranked", "margin", "listwise", "soft_label"])

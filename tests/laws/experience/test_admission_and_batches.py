@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.experience.admission import AdmissionRule, admit, group
-from rollbook.experience.batches import credited, evaluate, micro_batches, minibatches, pack
+from rollbook.experience.batches import credited, evaluate, micro_batches, minibatches, pack, with_token_credit
 from rollbook.ledger import close_census
-from rollbook.objectives import Corrected, Dapo, Magistral
-from rollbook.objectives.credit import GroupNormalized, MinibatchStandardized
+from rollbook.objectives import Corrected, Dapo, Magistral, Sao
+from rollbook.objectives.credit import GroupNormalized, LengthAdaptiveGae, MinibatchStandardized
 from rollbook.records import (
     Budget,
     Message,
@@ -143,3 +143,21 @@ def test_dapos_overlong_filter_gives_truncated_answers_no_weight_and_does_not_co
             weights[filtered] = pack(part, credit, objective, max_tokens=1000, max_length=None).weight_KT[0]
         assert weights[False].tolist() == pytest.approx([1 / 12] * 12)
         assert weights[True].tolist() == pytest.approx([0.0] * 3 + [1 / 9] * 9)
+
+
+@pytest.mark.parametrize(("counts", "length"), [("action_tokens", 5), ("all_tokens", 11)])
+def test_an_adaptive_lambda_that_counts_all_tokens_counts_observations_too(counts, length):
+    """A prompt of 2, actions of 3 and 2 and a tool's reply of 4 tokens; gamma 1, values 0: A_1 = lambda^4."""
+    rule = LengthAdaptiveGae(gamma=1.0, alpha=1.5, floor=None, counts=counts, lam_critic=1.0)
+    objective = Sao(low=0.3, high=5.0, credit=rule, aggregate="token_mean")
+    traces, verdicts = made([[1.0]])
+    longer = dataclasses.replace(traces[0], segments=(
+        *traces[0].segments, Segment(owner="tool", token_ids=(7, 7, 7, 7)),
+        Segment(owner="policy", token_ids=(8, 9), logps=(-0.5, -0.5), version=4)))
+    verdict = dataclasses.replace(verdicts[0], trace=longer.id, vector=verdicts[0].vector)
+    groups = admit(group([longer], [verdict], TASKS), AdmissionRule(least=1, drop_uniform=False)).groups
+    [credit] = credited([groups], objective, "s")
+    packed = pack(groups, credit, objective, max_tokens=1000, max_length=None)
+    [given] = with_token_credit([packed], rule, [torch.zeros(5)])
+    assert float(given.advantage_T[0]) == pytest.approx((1 - 1 / (1.5 * length)) ** 4)
+    assert given.return_T.tolist() == pytest.approx([1.0] * 5)

@@ -184,19 +184,34 @@ def test_a_token_of_weight_zero_gives_its_loss_a_gradient_of_exactly_zero() -> N
     assert float(squared.detach()) == 0.5 and math.isnan(gradient(squared, logp_T)[1])
 
 
-@pytest.mark.parametrize("name", [name for name in INSTANCES if name not in ("CorrectedSequenceTis",)])
-def test_leaving_the_tokens_of_weight_zero_out_before_the_loss_changes_nothing_else(name: str) -> None:
+@pytest.mark.parametrize("held", [NAN, INF, -INF, None], ids=["nan", "inf", "-inf", "ordinary"])
+@pytest.mark.parametrize("name", INSTANCES)
+def test_leaving_the_tokens_of_weight_zero_out_before_the_loss_changes_nothing_else(name: str, held: float | None) -> None:
+    """Whatever the sequence that is left out holds: the others keep loss and gradient, its own gradient is exactly 0."""
     objective, tokens = INSTANCES[name], build([2, 3, 1], [0, 0, 1], torch.Generator().manual_seed(5), drift=0.3).tokens
     weight_T = vector(0.25, 0.0, 0.5)[tokens.seq_T]
     kept_T = weight_T != 0
-    columns = ("logp_T", "seq_T", "advantage_T", "anchor_T", "behavior_T", "reference_T", "teacher_T")
     whole_T = tokens.logp_T.clone().requires_grad_()
     share = Term("policy", objective(replace(tokens, logp_T=whole_T)).loss_T, 1.0, "token_mean", "actions").reduce(weight_T)
-    part = replace(tokens, **{column: getattr(tokens, column)[kept_T] for column in columns})
-    part_T = part.logp_T.clone().requires_grad_()
-    alone = Term("policy", objective(replace(part, logp_T=part_T)).loss_T, 1.0, "token_mean", "actions").reduce(weight_T[kept_T])
+    expected_T = torch.where(kept_T, gradient(share, whole_T), 0.0)
+    if held is not None:
+        columns = ("logp_T", "advantage_T", "anchor_T", "behavior_T", "reference_T", "teacher_T")
+        tokens = replace(tokens, **{column: torch.where(kept_T, getattr(tokens, column), held) for column in columns})
+    logp_T = tokens.logp_T.clone().requires_grad_()
+    part = replace(tokens, logp_T=logp_T).only(kept_T)
+    assert torch.equal(part.length_S, tokens.length_S) and part.seq_T.tolist() == [0, 0, 2]
+    alone = Term("policy", objective(part).loss_T, 1.0, "token_mean", "actions").reduce(weight_T[kept_T])
     torch.testing.assert_close(alone, share, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(gradient(alone, part_T), gradient(share, whole_T)[kept_T], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient(alone, logp_T), expected_T, rtol=1e-12, atol=1e-12)
+
+
+def test_tokens_are_left_out_by_a_flag_each_and_an_absent_column_stays_absent() -> None:
+    tokens = replace(three(vector(-1.0, -1.5, -2.0)), teacher_T=None)
+    part = tokens.only(vector(0, 1, 1) > 0)
+    assert part.teacher_T is None and part.anchor_T.tolist() == [-1.5, -2.0]
+    for bad in (ids(0, 1, 1), vector(0, 1, 1), vector(1, 1) > 0, None):
+        refused(lambda bad=bad: tokens.only(bad), "ActionTokens.only")
+    refused(lambda: INSTANCES["Gspo"](part), "whole sequences")
 
 
 # Diagnostics and the guard

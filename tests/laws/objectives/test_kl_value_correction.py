@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from objective_cases import F64
 from torch import Tensor
 
-from rollbook.objectives import ObjectiveError, correction, kl
+from rollbook.objectives import ObjectiveError, correction, kl, sequence_weight
 from rollbook.objectives.diagnostics import effective_sample_size
 from rollbook.objectives.terms import AdaptiveEntropy, KlTerm, entropy_bonus, positive_nll, ptx
 from rollbook.objectives.value import clipped_value_loss, squared_value_loss
@@ -166,6 +166,17 @@ def test_icepops_band_at_equality_is_kept() -> None:
     kept_T = correction.icepop(anchor_T, behavior_T, low=1 - c[1], high=c[0] - 1)
     assert kept_T.tolist() == c
     assert correction.icepop(anchor_T, behavior_T, low=1 - c[1] - 1e-9, high=c[0] - 1 - 1e-9).tolist() == [0, 0, 1]
+
+
+def test_tokens_that_a_band_rejects_leave_the_denominator_only_when_it_is_made_of_the_kept_ones() -> None:
+    """Sequences of 3 and 1 tokens, one of the first rejected: a token mean over 4 tokens, or over the 3 that are kept."""
+    anchor_T, behavior_T = mismatch(0.0, 2.0, 0.0, 0.0)
+    kept_T, seq_T = correction.icepop(anchor_T, behavior_T, low=0.5, high=1.0), torch.tensor([0, 0, 0, 1])
+    length_S = torch.tensor([3, 1])
+    kept_S = torch.zeros_like(length_S).index_add(0, seq_T, (kept_T != 0).long())
+    for counted_S, expected in ((length_S, 3 / 4), (kept_S, 1.0)):
+        weight_S = sequence_weight("token_mean", counted_S, None)
+        assert float((weight_S[seq_T] * kept_T).sum()) == pytest.approx(expected)
 
 
 def test_products_of_many_ratios_do_not_overflow() -> None:

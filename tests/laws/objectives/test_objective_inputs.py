@@ -12,6 +12,7 @@ from objective_cases import F64, FIELDS, INSTANCES, build
 import rollbook.objectives as ro
 from rollbook.objectives import OBJECTIVES, ActionTokens, ObjectiveError, Unstated
 from rollbook.objectives.credit import Gae, Measured, assign_credit, supply
+from rollbook.objectives.diagnostics import diagnose
 from rollbook.objectives.ratios import dual_clipped_surrogate
 
 GOOD = {
@@ -68,6 +69,18 @@ def test_a_tensor_that_is_read_but_absent_is_refused(name: str) -> None:
     tokens = build([2, 1], [0, 0], torch.Generator().manual_seed(0), drift=0.1).tokens
     for field in objective.reads - {"logp_T"}:
         assert field in refusal(lambda field=field: objective(replace(tokens, **{field: None}))).what
+
+
+@pytest.mark.parametrize("what", [None, "banana", 3, torch.zeros(3), GOOD], ids=["None", "text", "number", "tensor", "mapping"])
+def test_what_is_no_micro_batch_is_refused_by_every_objective_and_term(what: object) -> None:
+    for objective in INSTANCES.values():
+        for call in (objective, *objective.extra_terms):
+            error = refusal(lambda call=call: call(what))
+            assert error.what.endswith("tokens must be ActionTokens") and error.got == type(what).__name__
+    loss = INSTANCES["Ppo"](build([2], [0], torch.Generator().manual_seed(0), drift=0.1).tokens)
+    assert "tokens must be ActionTokens" in refusal(lambda: diagnose(what, loss)).what
+    tokens = ActionTokens(**GOOD)
+    assert "loss must be TokenLoss" in refusal(lambda: diagnose(tokens, what)).what
 
 
 @pytest.mark.parametrize("name", [name for name in INSTANCES if INSTANCES[name].scope == "sequence"])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rollbook.objectives import ActionTokens, all_reads, sequence_weight, total_loss
 from rollbook.objectives.core import Term
-from rollbook.objectives.terms import KlTerm, PositiveNll, Ptx
+from rollbook.objectives.terms import KlTerm, PositiveNll, Ptx, entropy_bonus
 
 FEW = settings(max_examples=15, deadline=None)
 AGGREGATES = ("token_mean", "sequence_mean", "group_token_mean", "sequence_sum", "fixed_length")
@@ -92,7 +92,16 @@ class _TermAsObjective:
         return self.term.term(tokens)
 
 
-@pytest.mark.parametrize("term", TERMS, ids=lambda term: f"{term.name}-{getattr(term, 'estimator', '')}")
+class _Entropy:
+    """The entropy bonus as a term; the entropy stands in for one that a model gave: a function of its own token alone."""
+
+    name = "entropy"
+
+    def term(self, tokens: ActionTokens) -> Term:
+        return Term("entropy", entropy_bonus(-tokens.logp_T * tokens.logp_T.exp()), 0.005, "token_mean", "actions")
+
+
+@pytest.mark.parametrize("term", [*TERMS, _Entropy()], ids=lambda term: f"{term.name}-{getattr(term, 'estimator', '')}")
 @pytest.mark.parametrize("how", AGGREGATES)
 @given(case=cases(), data=st.data())
 @settings(max_examples=6, deadline=None)

@@ -88,3 +88,11 @@ def test_the_sliding_window_of_mistral_7b_is_felt_at_the_smallest_scale() -> Non
     assert isinstance(recipe.settings.model, Tiny) and recipe.settings.model.window
     assert recipe.settings.model.window < recipe.settings.tasks.max_tokens
     assert recipe.provenance["model.window"].scaled_from == 4096
+
+
+def test_the_one_recipe_whose_source_resets_its_optimizer_at_every_iteration_does_so_at_either_scale() -> None:
+    resetting = {name for name in builtin_names() for path, entry in entries(document(name).settings)
+                 if path.endswith(".optimizer_reset") and entry.value == "publication"}
+    assert resetting == {"kimi-k1.5"}
+    stages = resolve(document("kimi-k1.5"), "tiny").settings.stages
+    assert getattr(stages["rl"], "optimizer_reset", None) == "publication"

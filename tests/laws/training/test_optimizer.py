@@ -1,11 +1,13 @@
 """The optimizer keeps small updates, counts optimizer steps, and refuses a step that is not finite."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from rollbook.records import Diverged
-from rollbook.records.recipe import OptimizerSettings
+from rollbook.records.recipe import Muon, OptimizerSettings
 from rollbook.training.optimizer import Optimizer, rate
 
 
@@ -59,3 +61,29 @@ def test_a_restored_optimizer_continues_bit_for_bit():
             optimizer.step("a step")
         return weight.detach()
     assert torch.equal(run(stop=3), run(stop=-1))
+
+
+def stepped(optimizer, module, *steps):
+    """Takes the optimizer's steps with gradients that depend on the step's number alone; the last one's learning rate."""
+    for step in steps:
+        torch.manual_seed(step)
+        for parameter in module.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        last = optimizer.step("a step").learning_rate
+    return last
+
+
+@pytest.mark.parametrize("muon", [None, Muon(learning_rate=1e-2, momentum=0.9, weight_decay=0.0)], ids=["adam", "muon"])
+def test_an_optimizer_that_forgot_steps_as_a_new_one_and_its_schedule_counts_on(muon):
+    warm = settings(learning_rate=1e-2, warmup_steps=4, muon=muon)
+    at_three = settings(learning_rate=0.75e-2, muon=None if muon is None else replace(muon, learning_rate=0.75e-2))
+    torch.manual_seed(1)
+    old, new = nn.Linear(3, 2), nn.Linear(3, 2)
+    optimizer = Optimizer.of(old, warm, 6)
+    stepped(optimizer, old, 1, 2)
+    optimizer.forget()
+    assert set(optimizer.state()) == {"steps"} and optimizer.steps == 2
+    new.load_state_dict(old.state_dict())
+    assert stepped(optimizer, old, 3) == pytest.approx(0.75e-2) and optimizer.steps == 3
+    assert stepped(Optimizer.of(new, at_three, 6), new, 3) == pytest.approx(0.75e-2)
+    assert all(torch.equal(one, other) for one, other in zip(old.parameters(), new.parameters(), strict=True))

@@ -79,7 +79,7 @@ class CreditDetector(Detector):
         if traces is not None:
             self._tokens(step, traces)
         if credit.per == "token":
-            self._per_token(step, credit, rule, None if traces is None else np.array([len(t.prompt_ids) for t in traces]))
+            self._per_token(step, credit, rule, traces)
         else:
             self._constant(step, credit, traces)
 
@@ -167,11 +167,8 @@ class CreditDetector(Detector):
                       "number the tokens of the batch by their sequence, end to end")
             return
         wanted = np.array(credit.advantage, dtype=np.float64).astype(np.float32)[given["seq"]]
-        if credit.misfit_penalty and traces is not None and int(given["length"].sum()) == len(wanted):
-            starts = np.cumsum(given["length"]) - given["length"]
-            for trace, start in zip(traces, starts.tolist(), strict=True):
-                for place in trace.misfit_tokens():
-                    wanted[start + place] -= np.float32(credit.misfit_penalty)
+        if int(given["length"].sum()) == len(wanted):
+            take_misfits(wanted, credit, given["length"], traces)
         off = np.flatnonzero(~(given["advantage"] == wanted)) if given["advantage"].shape == wanted.shape else np.array([0])
         if off.size:
             at = int(off[0])
@@ -183,13 +180,15 @@ class CreditDetector(Detector):
             self.fail(where, f"the batch of {step.batch.scope} groups its sequences otherwise than its credit",
                       "number the groups of a batch in the order of its sequences")
 
-    def _per_token(self, step: StoredStep, credit: Credit, rule: Mapping[str, object], prompt_S: np.ndarray | None) -> None:
+    def _per_token(self, step: StoredStep, credit: Credit, rule: Mapping[str, object], traces: Sequence[Trace] | None) -> None:
         """Advantages token by token, from the values and the KL that the batch stores; returns and KL as well."""
         given = step.given
-        found = token_credit(rule, np.array(credit.reward), given, prompt_S)
-        if found is None:
+        total_S = None if traces is None else np.array([len(trace.token_ids) for trace in traces], dtype=np.int64)
+        found = token_credit(rule, np.array(credit.reward), given, total_S)
+        if found is None or (credit.misfit_penalty and traces is None):
             self.unknown[str(rule.get("kind"))] += 1
             return
+        take_misfits(found["advantage"], credit, given["length"], traces)
         for name, mine in found.items():
             stated = given.get(name)
             if stated is None or stated.shape != mine.shape:
@@ -227,6 +226,15 @@ class CreditDetector(Detector):
                           f"verdicts by {part.rule.get('kind')}: {part.credit.traces[first]} has {stated[first]:.6g}, computed "
                           f"{mine[first]:.6g}",
                           "compute advantages from the verdicts with the recipe's rule")
+
+
+def take_misfits(advantage_T: np.ndarray, credit: Credit, length_S: np.ndarray, traces: Sequence[Trace] | None) -> None:
+    """Takes the penalty off the advantages of exactly the tokens of calls that could not be made."""
+    if not credit.misfit_penalty or traces is None:
+        return
+    for trace, start in zip(traces, (np.cumsum(length_S) - length_S).tolist(), strict=True):
+        for place in trace.misfit_tokens():
+            advantage_T[start + place] -= advantage_T.dtype.type(credit.misfit_penalty)
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -100,7 +100,8 @@ class Gae:
 class LengthAdaptiveGae:
     """GAE whose actor uses lambda = 1 - 1/(alpha l) per sequence (VAPO, SAO); critic targets use `lam_critic`, never that one.
 
-    `counts` is what l counts, `floor` the least lambda (None: the printed formula, negative below l = 1/alpha): both unstated.
+    `counts` is what l counts (all tokens: prompt, actions and observations), `floor` the least lambda (None: the printed formula,
+    negative below l = 1/alpha): both unstated.
     """
 
     gamma: float
