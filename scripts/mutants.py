@@ -270,9 +270,9 @@ def clean_copy_passes(mutants: list[Mutant], record: Record) -> bool:
 
 def _clean_copy_passes(tree: Tree, tests: list[str], record: Record) -> bool:
     """Every test file on its own, as the mutants meet them; what has passed as it is now is not run again."""
-    known = record.deaths()
-    due = [test for test in tests if key_of(tree, [test], CLEAN) not in known]
-    return sum(not _clean_test_passes(tree, test, record) for test in due) == 0     # each of them says so when it fails
+    failed = [test for test in tests if key_of(tree, [test], CLEAN) not in record.deaths()    # which others may append to
+              and not _clean_test_passes(tree, test, record)]
+    return not failed
 
 
 def _clean_test_passes(tree: Tree, test: str, record: Record) -> bool:
