@@ -148,6 +148,13 @@ def check_tensor(who: str, name: str, value: object) -> None:
             why="it is packed with others",
             fix=f"torch.tensor({name})",
         )
+    if value.layout != torch.strided:
+        raise ObjectiveError(
+            f"{who}: {name} must be a dense tensor",
+            got=str(value.layout).removeprefix("torch."),
+            why="entries are compared and indexed; what a sparse tensor leaves out is no entry",
+            fix=f"pass {name}.to_dense()",
+        )
 
 
 def check_float(who: str, **tensors: Tensor) -> None:
@@ -160,6 +167,19 @@ def check_float(who: str, **tensors: Tensor) -> None:
                 got=str(value.dtype),
                 why="whole numbers would cut its fractions",
                 fix=f"convert it with {name}.double()",
+            )
+
+
+def check_real(who: str, **tensors: Tensor) -> None:
+    """Refuse complex numbers where an order or a size counts; whole numbers and flags may stand for floats."""
+    for name, value in tensors.items():
+        check_tensor(who, name, value)
+        if value.is_complex():
+            raise ObjectiveError(
+                f"{who}: {name} must be real",
+                got=str(value.dtype).removeprefix("torch."),
+                why="complex numbers have no order",
+                fix=f"pass {name}.real",
             )
 
 

@@ -23,6 +23,7 @@ from rollbook.objectives.checks import (
     check_packed,
     check_positive,
     check_reaches,
+    check_real,
     check_record,
     check_same_floats,
     check_same_shape,
@@ -197,6 +198,7 @@ def ranked(score_K: Tensor, rank_K: Tensor) -> Tensor:
     Without ties the divisor is K(K-1)/2. Treating the pairs as separate examples would visit each answer K-1 times.
     """
     check_same_shape("ranked", score_K=score_K, rank_K=rank_K)
+    check_real("ranked", rank_K=rank_K)
     _check_one_prompt("ranked", score_K)
     check_scored("ranked", "rank_K", rank_K)
     better_KK = rank_K[:, None] < rank_K[None, :]
@@ -298,6 +300,7 @@ def implicit_outcome(logp_T: Tensor, reference_T: Tensor, seq_T: Tensor, outcome
     check_packed(seq_T)
     check_reaches("implicit_outcome", "outcome_S", outcome_S, int(seq_T.max()) + 1 if seq_T.numel() else 0)
     check_float("implicit_outcome", logp_T=logp_T, reference_T=reference_T)
+    check_real("implicit_outcome", outcome_S=outcome_S)
     check_no_infinity("implicit_outcome", logp_T=logp_T, reference_T=reference_T)
     _check_present("implicit_outcome", seq_T, outcome_S)
     zero_S = torch.zeros_like(outcome_S, dtype=torch.promote_types(logp_T.dtype, reference_T.dtype))

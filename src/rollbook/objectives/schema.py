@@ -15,6 +15,7 @@ from rollbook.objectives.catalogue import OBJECTIVES
 from rollbook.objectives.core import Objective, Unstated
 from rollbook.objectives.corrected import Corrected
 from rollbook.objectives.credit.rules import RULES, Credit
+from rollbook.objectives.errors import ObjectiveError
 
 _SCALARS: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 _BOUNDS = ("low", "high")
@@ -26,6 +27,13 @@ def json_schema(cls: type) -> dict[str, Any]:
 
     Example: json_schema(Dapo)["properties"]["high"] == {"type": "number", "minimum": 0, "default": 0.28}
     """
+    if not isinstance(cls, type) or cls not in {*OBJECTIVES.values(), *RULES.values(), Corrected}:
+        raise ObjectiveError(
+            "json_schema takes the class of an objective or of a credit rule",
+            got=repr(cls)[:80],
+            why="their fields are the schema",
+            fix="pass the class itself, e.g. json_schema(Dapo)",
+        )
     return {**_record(cls), "$defs": _definitions()}
 
 

@@ -12,15 +12,19 @@ from refusals import flags, ids, refused, vector
 
 import rollbook.objectives as ro
 from rollbook.objectives import (
+    ActionTokens,
     Term,
+    correction,
     credit,
     preference,
+    select,
     sequence_weight,
     terms,
     token_weight,
     total_loss,
 )
 from rollbook.objectives.credit import StepGroups
+from rollbook.objectives.schema import json_schema
 from rollbook.objectives.settings import from_settings, to_settings
 
 NAN, INF = math.nan, math.inf
@@ -163,3 +167,32 @@ def test_a_sequence_longer_than_the_maximum_length_is_refused_unless_it_is_dropp
 @pytest.mark.parametrize("seq_T", [ids(-1, 0), ids(0, 2), vector(0, 1), flags(0, 1), [0, 1]])
 def test_a_token_of_no_sequence_has_no_weight(seq_T: object) -> None:
     refused(lambda: token_weight(vector(0.5, 0.5), seq_T), "token_weight")
+
+
+@pytest.mark.parametrize("what", [None, "Ppo", 3, ro.Ppo(), int, vector(1), ro.ActionTokens], ids=lambda x: type(x).__name__)
+def test_only_the_class_of_an_objective_or_a_rule_has_a_schema(what: object) -> None:
+    refused(lambda: json_schema(what), "json_schema takes the class")
+    assert json_schema(ro.Corrected)["type"] == json_schema(credit.Gae)["type"] == "object"
+
+
+def test_a_sparse_tensor_is_refused_by_name_and_not_by_torch() -> None:
+    sparse = vector(1, 0).to_sparse()
+    for call in (
+        lambda: ActionTokens(logp_T=sparse, seq_T=ids(0, 1), length_S=ids(1, 1)),
+        lambda: sequence_weight("token_mean", ids(1, 1).to_sparse(), None),
+        lambda: Term("p", vector(1, 1), 1.0, "token_mean", "actions").reduce(sparse),
+        lambda: credit.group_centered(sparse, ids(0, 0)),
+        lambda: correction.sequence_tis(sparse, vector(1, 0), ids(0, 0), cap=2.0),
+        lambda: select.best_of(sparse, ids(0, 0)),
+        lambda: preference.clamp_reasoned_label(sparse, low=0.4, high=0.6),
+    ):
+        assert "sparse" in refused(call, "must be a dense tensor").got
+
+
+def test_what_has_no_order_is_neither_a_rank_nor_an_outcome() -> None:
+    strange = torch.tensor([0, 1j])
+    refused(lambda: preference.ranked(vector(1, 0), strange), "rank_K must be real")
+    arguments = {"logp_T": vector(-1, -1), "reference_T": vector(-1, -2), "seq_T": ids(0, 1), "beta": 0.1}
+    refused(lambda: preference.implicit_outcome(**arguments, outcome_S=strange), "outcome_S must be real")
+    whole, flag = (preference.implicit_outcome(**arguments, outcome_S=held) for held in (ids(1, 0), vector(1, 0) > 0))
+    assert torch.equal(whole, flag)
