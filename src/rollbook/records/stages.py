@@ -146,7 +146,7 @@ class PolicyGradient:
     family of tasks, or `*`, to the stage that teaches it. `routing`: whether every minibatch of a step chooses its experts anew,
     or takes those that the policy at the step's beginning chose (routing replay). `pretraining` goes with `PpoPtx`.
     With `ema` a moving average of the weights over optimizer steps is kept, of this decay, and the stage ends with it.
-    `optimizer_reset`: whether the moments of the policy's optimizer last for the stage, or are forgotten whenever weights have been
+    `optimizer_reset`: whether the moments of the policy's optimizer last for the stage, or are forgotten whenever weights were
     published (Kimi k1.5, GLM-5); the learning rate's schedule counts on either way, and a critic's optimizer is its own.
     """
 
