@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from rollbook.audit.detector import Row
 from rollbook.audit.index import RunIndex
-from rollbook.records import Curation, Ranking, Scored
-from rollbook.records.recipe import Comparisons, RejectionSampling
+from rollbook.records import Curation, Demonstration, Ranking, Revised, Scored
+from rollbook.records.recipe import Comparisons, RejectionSampling, Revise
 
 Fault = tuple[str, str]         # evidence, remedy
+REVISED = "revise the answers that were sampled, as often and by the principles that the recipe names"
 KEEP = "keep what the recipe's rule keeps: all of it and nothing else"
 
 
@@ -33,12 +34,13 @@ class Curations:
     """Holds the answers of the stages that sample for others, until their records come."""
 
     answers: dict[str, list[Answer]] = field(default_factory=dict)      # stage -> its answers, in order
+    finals: dict[str, set[tuple[str, str]]] = field(default_factory=dict)      # stage -> task and text of its last revisions
     checked: int = 0
 
     def row(self, run: RunIndex, row: Row) -> None:
         """Notes an answer of such a stage."""
         stage = run.recipe.settings.stages.get(run.table or "") if run.recipe is not None else None
-        if isinstance(stage, (RejectionSampling, Comparisons)):
+        if isinstance(stage, (RejectionSampling, Comparisons, Revise)):
             verdict, trace = row.verdict, row.trace
             scored = isinstance(verdict, Scored)
             accuracy = verdict.vector.accuracy if isinstance(verdict, Scored) else None
@@ -77,6 +79,28 @@ class Curations:
                 yield (f"the answer {one.trace} is called correct={one.correct}, its verdict not",
                        "take correctness from the verdict")
                 return
+
+
+    def revised(self, run: RunIndex, record: Revised) -> Iterator[Fault]:
+        """Whether a revision is of a sampled answer, in as many rounds and by such principles as the recipe says."""
+        stage = run.recipe.settings.stages.get(record.stage) if run.recipe is not None else None
+        if not isinstance(stage, Revise):
+            return
+        self.checked += 1
+        if (record.trace, record.task) not in {(one.trace, one.task) for one in self.answers.get(record.stage, [])}:
+            yield f"it revises {record.trace}, which {record.stage} did not sample for {record.task}", REVISED
+        strange = sorted({one.principle for one in record.rounds} - set(stage.principles))
+        if len(record.rounds) != stage.rounds or strange:
+            yield (f"{len(record.rounds)} rounds, by {', '.join(strange) or 'known principles'}; the recipe says {stage.rounds}, "
+                   f"by {', '.join(sorted(stage.principles))}", REVISED)
+        self.finals.setdefault(record.stage, set()).add((record.task, record.final))
+
+    def demonstrated(self, run: RunIndex, record: Demonstration) -> Iterator[Fault]:
+        """Whether a demonstration of a stage that revises is what its last round left."""
+        name = (run.table or "").partition("/")[0]
+        stage = run.recipe.settings.stages.get(name) if run.recipe is not None else None
+        if isinstance(stage, Revise) and (record.task, record.messages[-1].content) not in self.finals.get(name, set()):
+            yield f"it is not what the last revision of its task by {name} left", REVISED
 
 
 def due(answers: Sequence[Answer], stage: RejectionSampling, record: Curation) -> tuple[list[str], Counter[str]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from rollbook.audit.index import RunIndex
 from rollbook.audit.plan import Order
 from rollbook.records import Dispatch, Selection
-from rollbook.records.recipe import Comparisons, PassRate, PolicyGradient, RejectionSampling, Stage
+from rollbook.records.recipe import Comparisons, PassRate, PolicyGradient, RejectionSampling, Revise, Stage
 
 Fault = tuple[str, str, str]        # record, evidence, remedy
 ORDER = "issue tasks in the order that recipe and seed give, every one of them"
@@ -138,6 +138,8 @@ def sampled_once(stage: Stage) -> Once | None:
             return Once("train", stage.candidates, stage.samples)
         case RejectionSampling():
             return Once(stage.tasks, stage.prompts, stage.samples)
+        case Revise():
+            return Once(stage.tasks, stage.prompts, 1)
         case Comparisons():
             return Once(stage.tasks, stage.prompts, stage.per_task)
         case _:

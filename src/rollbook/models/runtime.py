@@ -24,9 +24,10 @@ def prepare(settings: RunSettings) -> torch.dtype:
     if settings.device != "cpu":
         raise ModelError("only device cpu has been built and run", got=settings.device,
                          why="nothing here has been executed on an accelerator yet", fix="--set run.device=cpu")
-    cores = os.cpu_count() or 1
+    cores = usable_cores()
     if settings.threads > cores:
-        raise ModelError("run.threads exceeds the cores of this machine", got=f"{settings.threads} threads, {cores} cores",
+        raise ModelError("run.threads exceeds the cores that this process may use",
+                         got=f"{settings.threads} threads, {cores} cores",
                          why="waiting threads spin and slow each other down", fix=f"--set run.threads={cores}")
     torch.set_flush_denormal(True)
     torch.set_num_threads(settings.threads or cores)
@@ -34,6 +35,11 @@ def prepare(settings: RunSettings) -> torch.dtype:
     if settings.dtype == "auto":
         return torch.bfloat16 if has_fast_bfloat16() else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[settings.dtype]
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on: more threads than these spin and wait for each other."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def has_fast_bfloat16() -> bool:

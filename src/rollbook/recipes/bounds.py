@@ -67,6 +67,7 @@ BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     r.Muon: {"learning_rate": POSITIVE, "momentum": PROBABILITY, "weight_decay": NATURAL},
     r.RejectionSampling: dict.fromkeys(("prompts", "samples", "per_task"), COUNT),
     r.Comparisons: {"prompts": COUNT, "per_task": Bound(2), "apart": PROBABILITY},
+    r.Revise: dict.fromkeys(("prompts", "rounds", "max_tokens"), COUNT),
     r.Oracle: {"noise": NATURAL, "seed": NATURAL},
     r.RewardModel: dict.fromkeys(("steps", "batch", "max_batch_tokens"), COUNT),
     r.Preference: dict.fromkeys(("steps", "batch", "max_batch_tokens"), COUNT),

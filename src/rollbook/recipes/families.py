@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from rollbook.recipes.problems import Problems
 from rollbook.recipes.stage_checks import check_batch_tokens, check_exploring, check_warmup, refuse
 from rollbook.records import graph
-from rollbook.records.recipe import Comparisons, Distill, Merge, Preference, RejectionSampling, RewardModel, Settings
+from rollbook.records.recipe import (
+    Comparisons,
+    Distill,
+    Feedback,
+    Merge,
+    Preference,
+    Principle,
+    RejectionSampling,
+    Revise,
+    RewardModel,
+    Settings,
+)
 
 MEASURES = ("accuracy", "format", "tokens")
-Kinds = RejectionSampling | Comparisons | RewardModel | Preference | Merge | Distill
+Kinds = RejectionSampling | Comparisons | RewardModel | Preference | Merge | Distill | Revise
 
 
 def check(stage: Kinds, path: str, settings: Settings, problems: Problems) -> None:
@@ -20,6 +32,9 @@ def check(stage: Kinds, path: str, settings: Settings, problems: Problems) -> No
             _rejection_sampling(stage, path, settings, problems)
         case Comparisons():
             _comparisons(stage, path, settings, problems)
+        case Revise():
+            _prompts(stage.prompts, stage.tasks, path, settings, problems)
+            _principles(stage.principles, path, problems)
         case RewardModel():
             _reward_model(stage, path, settings, problems)
         case Preference():
@@ -53,10 +68,24 @@ def _rejection_sampling(stage: RejectionSampling, path: str, settings: Settings,
 def _comparisons(stage: Comparisons, path: str, settings: Settings, problems: Problems) -> None:
     _prompts(stage.prompts, stage.tasks, path, settings, problems)
     check_exploring(stage.sampling, path, problems)
+    if isinstance(stage.labeler, Feedback):
+        _principles(stage.labeler.principles, f"{path}.labeler", problems)
+        if stage.per_task != 2:
+            refuse(problems, f"{path}.per_task must be 2 where a model labels", stage.per_task, "it chooses between two answers",
+                   f"set {path}.per_task = 2")
+        return
     strange = sorted(set(stage.labeler.rule) - set(MEASURES))
     if strange or not any(stage.labeler.rule.values()):
         refuse(problems, f"{path}.labeler.rule must weigh some of {', '.join(MEASURES)}", ", ".join(strange) or "no weight",
                "an oracle knows what the judge and the trace say, and nothing else", f"name one of {', '.join(MEASURES)}")
+
+
+def _principles(principles: Mapping[str, Principle], path: str, problems: Problems) -> None:
+    empty = sorted(name for name, one in principles.items() if not (one.critique.strip() and one.revision.strip()
+                                                                    and one.choice.strip()))
+    if not principles or empty:
+        refuse(problems, f"{path}.principles must name at least one, each in words", ", ".join(empty) or "none",
+               "a model is asked by what they say", f"write {path}.principles.NAME with critique, revision and choice")
 
 
 def _reward_model(stage: RewardModel, path: str, settings: Settings, problems: Problems) -> None:

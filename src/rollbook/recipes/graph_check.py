@@ -17,6 +17,7 @@ from rollbook.records.recipe import (
     PolicyGradient,
     Preference,
     RejectionSampling,
+    Revise,
     RewardModel,
     Sft,
     Stage,
@@ -26,12 +27,12 @@ TRAINED: tuple[type, ...] = (Sft, PolicyGradient, Preference, Merge, Distill)   
 POLICY = (TRAINED, "policy")
 RANKINGS: tuple[tuple[type, ...], str] = ((Comparisons,), "rankings")
 SOURCES: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "policy": POLICY, "reference": POLICY, "merging.base": POLICY, "base": POLICY, "policies": POLICY,
+    "policy": POLICY, "reference": POLICY, "merging.base": POLICY, "base": POLICY, "policies": POLICY, "labeler.policy": POLICY,
     "compare_to": ((Evaluate,), "evaluation report"), "tasks": ((PassRate,), "selection of tasks"),
     "teachers": POLICY, "scorer": ((RewardModel,), "reward model"), "critic.start": ((RewardModel,), "reward model"),
-    "pretraining": ((Sft, RejectionSampling), "demonstrations")}
+    "pretraining": ((Sft, RejectionSampling, Revise), "demonstrations")}
 DATA: Mapping[type, tuple[tuple[type, ...], str]] = {
-    Sft: ((RejectionSampling,), "demonstrations"), RewardModel: RANKINGS, Preference: RANKINGS}
+    Sft: ((RejectionSampling, Revise), "demonstrations"), RewardModel: RANKINGS, Preference: RANKINGS}
 
 
 def check(stages: Mapping[str, Stage], problems: Problems) -> None:

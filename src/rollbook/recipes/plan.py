@@ -16,6 +16,7 @@ from rollbook.records.recipe import (
     Preference,
     RejectionSampling,
     ResolvedRecipe,
+    Revise,
     RewardModel,
     Settings,
     Sft,
@@ -93,6 +94,8 @@ def _counts(settings: Settings, stage: Stage) -> tuple[int, int, int, int, int]:
             return stage.prompts * stage.samples, 0, 0, 0, 1 + (stage.scorer is not None)
         case Comparisons():
             return stage.prompts * stage.per_task, 0, 0, 0, 1
+        case Revise():
+            return stage.prompts * (1 + 2 * stage.rounds), 0, 0, 0, 1
         case RewardModel():
             return 0, stage.steps, stage.steps * stage.batch * 2, 1, 1
         case Preference():

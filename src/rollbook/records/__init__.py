@@ -62,7 +62,7 @@ from rollbook.records.experience import Census, Credit, Experience, Outcome
 from rollbook.records.host import STAGES, HostCheckpoint, HostEvaluation, HostRun, HostTask, HostUpdate, ids_hash
 from rollbook.records.learning import Acknowledgement, Batch, PolicyVersion, Probe, TermSpec, Update
 from rollbook.records.modules import Agreement, BestOf, Curation, Merged, ModuleUpdate, ModuleVersion
-from rollbook.records.preferences import Candidate, Ranking
+from rollbook.records.preferences import Candidate, Ranking, Revised, Revision
 from rollbook.records.protocols import (
     FAULT_NOTE,
     ChatModel,
@@ -128,7 +128,7 @@ RECORDS = {
                 SamplingEnvelope, TokenizerFile, Dispatch, Trace, Composition, Scored, Unscored, Outcome, Census, Credit,
                 Batch, Update, PolicyVersion, ProtocolBundle, EvalReport, Comparison, GateDecision, StepReport, SftReport,
                 Selection, StageEnd, RunEnd, AuditReport, ResolvedRecipe, HostRun, HostTask, HostUpdate, HostCheckpoint,
-                HostEvaluation, Ranking, ModuleUpdate, ModuleVersion, Agreement, BestOf, Curation, Merged,
+                HostEvaluation, Ranking, Revised, ModuleUpdate, ModuleVersion, Agreement, BestOf, Curation, Merged,
                 EvaluationProtocol, EvaluationResult, Incident, CurriculumReport)
 }
 
@@ -218,6 +218,8 @@ __all__ = [
     "ReplyOwner",
     "Request",
     "ResolvedRecipe",
+    "Revised",
+    "Revision",
     "RewardVector",
     "RollbookError",
     "RunEnd",

@@ -11,12 +11,14 @@ from rollbook.records.recipe import (
     ComposedReward,
     Distill,
     Evaluate,
+    Feedback,
     Merge,
     NamedReward,
     PassRate,
     PolicyGradient,
     Preference,
     RejectionSampling,
+    Revise,
     Reward,
     RewardModel,
     Sft,
@@ -25,7 +27,7 @@ from rollbook.records.recipe import (
 
 START = "start"
 TRAIN = "train"
-POLICIES = ("policy", "base", "reference", "merging.base")        # fields that name whose policy is meant
+POLICIES = ("policy", "base", "reference", "merging.base", "labeler.policy")        # fields that name whose policy is meant
 
 
 def inputs(stage: Stage) -> dict[str, str]:
@@ -49,6 +51,10 @@ def inputs(stage: Stage) -> dict[str, str]:
         case Sft() | RewardModel():
             named = {"policy": stage.policy, **_each("data", stage.data)}
         case Comparisons():
+            named = {"policy": stage.policy, "tasks": stage.tasks}
+            if isinstance(stage.labeler, Feedback):
+                named["labeler.policy"] = stage.labeler.policy
+        case Revise():
             named = {"policy": stage.policy, "tasks": stage.tasks}
         case RejectionSampling():
             named = {"policy": stage.policy, "tasks": stage.tasks, "scorer": stage.scorer}

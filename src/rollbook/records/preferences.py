@@ -28,6 +28,34 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """One round of critique and revision: by which principle, what was said against the response, what became of it."""
+
+    principle: str
+    critique: str
+    response: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revised:
+    """An answer with its rounds; what the last of them left is what is trained on.
+
+    Example: Revised(stage="revised", task="Task:1f", trace="Trace:1", first="no", rounds=(Revision(...),))
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    stage: str
+    task: TaskId
+    trace: str
+    first: str
+    rounds: tuple[Revision, ...]
+
+    @property
+    def final(self) -> str:
+        return self.rounds[-1].response if self.rounds else self.first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
     """All answers to one prompt, one element of training: every pair of them is learnt from together.
 

@@ -212,15 +212,57 @@ class Oracle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Principle:
+    """What is criticised, how it is revised, and how two responses are compared by it.
+
+    Example: Principle(critique="Say what is harmful.", revision="Rewrite it without harm.", choice="Which is less harmful?")
+    """
+
+    critique: str
+    revision: str
+    choice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revise:
+    """One answer of `policy` to each of `prompts` tasks, which the policy itself criticises and revises `rounds` times.
+
+    Every round draws one of the `principles`; the last revision is the demonstration of its prompt (Constitutional AI,
+    2212.08073). `max_tokens` bounds a critique and a revision.
+    """
+
+    policy: str
+    tasks: str
+    prompts: int
+    rounds: int
+    principles: Mapping[str, Principle]
+    sampling: SamplingSettings
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """Labels from a model: the policy that stage `policy` ended with chooses between two answers by every one of the
+    `principles`, in both orders; the mean of its normalised probabilities is the label (RL-CAI, RLAIF).
+    """
+
+    policy: str
+    principles: Mapping[str, Principle]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparisons:
-    """`per_task` answers to each of `prompts` tasks by `policy`, ranked by `labeler`; the last `apart` share trains nothing."""
+    """`per_task` answers to each of `prompts` tasks by `policy`, ranked by `labeler`; the last `apart` share trains nothing.
+
+    A label of `Feedback` is of a pair: `per_task` is 2, and the scores differ by the log-odds of its probability.
+    """
 
     policy: str
     tasks: str
     prompts: int
     per_task: int
     sampling: SamplingSettings
-    labeler: Oracle
+    labeler: Oracle | Feedback
     apart: float
 
 
@@ -328,4 +370,4 @@ class Distill:
 
 
 Stage = (Evaluate | Sft | PassRate | PolicyGradient | RejectionSampling | Comparisons | RewardModel | Preference | Merge
-         | Distill)
+         | Distill | Revise)

@@ -19,9 +19,11 @@ from rollbook.records import (
     Batch,
     Census,
     Curation,
+    Demonstration,
     Dispatch,
     Outcome,
     Ranking,
+    Revised,
     Scored,
     Selection,
     StageEnd,
@@ -141,6 +143,10 @@ class AdmissionDetector(Detector):
                 self._foretold((identity, *fault) for fault in self.curations.curated(run, record))
             case Ranking():
                 self._foretold((identity, *fault) for fault in self.curations.ranked(run, record))
+            case Revised():
+                self._foretold((identity, *fault) for fault in self.curations.revised(run, record))
+            case Demonstration():
+                self._foretold((identity, *fault) for fault in self.curations.demonstrated(run, record))
             case Outcome():
                 self._ended(run, identity, record)
             case Census():

@@ -14,6 +14,7 @@ from rollbook.orchestration.stages import (
     policy_gradient,
     preference,
     rejection_sampling,
+    revise,
     reward_model,
     supervised,
 )
@@ -27,6 +28,7 @@ from rollbook.records.recipe import (
     PolicyGradient,
     Preference,
     RejectionSampling,
+    Revise,
     RewardModel,
     Sft,
     Stage,
@@ -48,6 +50,8 @@ def run_stage(session: Session, name: str, stage: Stage, state: StepState | None
             rejection_sampling.run(session, name, stage)
         case Comparisons():
             comparisons.run(session, name, stage)
+        case Revise():
+            revise.run(session, name, stage)
         case RewardModel():
             reward_model.run(session, name, stage, state)
         case Preference():

@@ -8,7 +8,7 @@ reached through a chain of thought are clamped to 0.4 .. 0.6, the others are not
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rollbook.records import ChatModel, Message, Question, Unrated, digest
@@ -77,21 +77,42 @@ class Constitution:
 
     def revise(self, task: str, response: str, *, seed: int, rounds: int = REVISIONS) -> Revised | Unrated:
         """The response criticised and revised `rounds` times; every principle is drawn uniformly, by task, seed and round."""
-        done: list[Revision] = []
+        [found] = self.revise_all([(task, response)], seed=seed, rounds=rounds)
+        return found
+
+    def revise_all(self, pairs: Sequence[tuple[str, str]], *, seed: int, rounds: int = REVISIONS) -> list[Revised | Unrated]:
+        """Responses to tasks, asked together round by round; one that cannot be criticised or revised has no outcome."""
+        done: list[list[Revision] | Unrated] = [[] for _ in pairs]
         for number in range(rounds):
-            drawn = int(digest(f"{seed}/{number}/{task}/{response}".encode())[:12], 16)
-            chosen = random.Random(drawn).randrange(len(self.principles))
-            now = done[-1].response if done else response
-            so_far = f"Human: {task}\n\nAssistant: {now}\n\n"
-            critique = self._say(f"{so_far}Critique request: {self.principles[chosen].critique}\n\nCritique:")
-            if isinstance(critique, Unrated):
-                return critique
-            wish = self.principles[chosen].revision
-            revised = self._say(f"{so_far}Critique: {critique}\n\nRevision request: {wish}\n\nRevision:")
-            if isinstance(revised, Unrated):
-                return revised
-            done.append(Revision(principle=chosen, critique=critique, response=revised))
-        return Revised(first=response, rounds=tuple(done))
+            open_ = {at: held for at, held in enumerate(done) if not isinstance(held, Unrated)}
+            chosen = {at: self._drawn(seed, number, *pairs[at]) for at in open_}
+            so_far = {at: f"Human: {pairs[at][0]}\n\nAssistant: {held[-1].response if held else pairs[at][1]}\n\n"
+                      for at, held in open_.items()}
+            critiques = self._said({at: f"{so_far[at]}Critique request: {self.principles[chosen[at]].critique}\n\nCritique:"
+                                    for at in open_})
+            revised = self._said({at: f"{so_far[at]}Critique: {said}\n\nRevision request: {self.principles[chosen[at]].revision}"
+                                  f"\n\nRevision:" for at, said in critiques.items() if not isinstance(said, Unrated)})
+            for at, held in open_.items():
+                critique, response = critiques[at], revised.get(at)
+                if isinstance(critique, Unrated) or response is None or isinstance(response, Unrated):
+                    done[at] = critique if isinstance(critique, Unrated) else response or Unrated(code="malformed", detail="none")
+                else:
+                    held.append(Revision(principle=chosen[at], critique=critique, response=response))
+        return [held if isinstance(held, Unrated) else Revised(first=pairs[at][1], rounds=tuple(held))
+                for at, held in enumerate(done)]
+
+    def _drawn(self, seed: int, number: int, task: str, response: str) -> int:
+        """Which principle a round is about."""
+        drawn = int(digest(f"{seed}/{number}/{task}/{response}".encode())[:12], 16)
+        return random.Random(drawn).randrange(len(self.principles))
+
+    def _said(self, texts: Mapping[int, str]) -> dict[int, str | Unrated]:
+        """One answer to each text, by its place."""
+        asked = [Question(key="say", messages=(_user(text),)) for text in texts.values()]
+        given = self.chat.answer(asked, max_tokens=self.max_tokens) if asked else []
+        silent = Unrated(code="malformed", detail="the model said nothing")
+        return {at: said if isinstance(said, Unrated) else said.strip() or silent
+                for at, said in zip(texts, given, strict=True)}
 
     def label(self, pair: Pair, *, reasoning: bool = False) -> Label | Unrated:
         """The soft label of a pair, over all principles and both orders; with `reasoning` each is thought over and clamped."""
@@ -124,10 +145,7 @@ class Constitution:
         return questions, firsts
 
     def _say(self, text: str) -> str | Unrated:
-        [said] = self.chat.answer([Question(key="say", messages=(_user(text),))], max_tokens=self.max_tokens)
-        if isinstance(said, Unrated):
-            return said
-        return said.strip() or Unrated(code="malformed", detail="the model said nothing")
+        return self._said({0: text})[0]
 
 
 def _user(text: str) -> Message:
