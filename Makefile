@@ -14,7 +14,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile
 STRICT := $(wildcard $(addprefix src/rollbook/,records objectives experience evaluation recipes))
 
-.PHONY: pipelines help install demo demo-tiny demo-seeds test lint browser mutants soak faults bench bench-math bench-verifier bench-curation bench-peers bench-recording bench-recording-share clean
+.PHONY: pipelines help install demo demo-tiny demo-seeds test test-vllm lint browser mutants soak faults bench bench-math bench-verifier bench-curation bench-peers bench-recording bench-recording-share clean
 
 help:
 	@printf '%s\n' 'make demo        install, then train the built-in recipe at lab scale (runs/demo)' \
@@ -25,7 +25,8 @@ help:
 	  'make browser     the viewer in a real headless Chromium' \
 	  'make mutants     every hazard reintroduced: each must fail a test' \
 	  'make soak        kill -9 at every write boundary and at random instants (about half an hour)' \
-	  'make faults      every fault put into the producer, and the table of what caught it' \
+	  'make test-vllm  install vLLM into .venv-vllm, then sample, update and compare with the real one' \
+  'make faults      every fault put into the producer, and the table of what caught it' \
 	  'make bench-recording  what recording and auditing cost' \
 	  'make bench-recording-share  which share of a lab run is recording' \
 	  'make bench       decoding, steps and updates against transformers, vLLM and TRL (after make bench-peers)' \
@@ -89,6 +90,10 @@ lint: $(STAMP)
 browser: $(STAMP)
 	$(PIP) install --quiet --constraint constraints.txt '.[browser]'
 	$(BIN)/python -m pytest -m browser -p no:xdist tests/browser
+
+# The server lives in .venv-vllm; tests and learner in .venv. About three minutes on two cores once it is installed.
+test-vllm: $(STAMP) .venv-vllm/.installed
+	$(BIN)/python -m pytest -m vllm -s -p no:xdist tests/served
 
 mutants: $(STAMP)
 	$(BIN)/python scripts/mutants.py --jobs 2

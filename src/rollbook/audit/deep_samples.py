@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rollbook.audit.deep import DeepFinding, Work, failed, not_executed, passed
 from rollbook.ledger import Event
 from rollbook.records import Dispatch, SamplingEnvelope, Task, Trace
-from rollbook.records.recipe import SamplingSettings
+from rollbook.records.recipe import Embedded, SamplingSettings
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.rollouts.solve import SCAFFOLD, Rollouts
 
@@ -36,6 +36,8 @@ def samples_again(work: Work, sample: int) -> list[DeepFinding]:
     """One dispatch for each version whose weights are stored."""
     if not work.exact:
         return [not_executed(6, "attempts were not sampled again: another machine rounds otherwise")]
+    if not isinstance(work.recipe.settings.run.engine, Embedded):
+        return [not_executed(6, "attempts were not sampled again: servers drew them, whose batches decide what a seed gives")]
     tasks = {task.id: task for task in work.ledger.records(Task)}
     told: list[str] = []
     for drawn in _drawn(work):

@@ -84,6 +84,10 @@ class ChatTokenizer:
         kept = list(ids[:-1]) if ids and ids[-1] in self.stop_ids else list(ids)
         return self._tokenizer.decode(kept, skip_special_tokens=False)
 
+    def whole(self, ids: Sequence[int]) -> str:
+        """Text of all ids, special tokens shown."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
     def token_text(self, token: int) -> str:
         """The text of one token, for display."""
         return self._tokenizer.decode([token], skip_special_tokens=False)

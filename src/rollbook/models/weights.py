@@ -5,55 +5,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from blake3 import blake3
 from safetensors import safe_open
 from torch import Tensor
 
 from rollbook.models.architecture import without_fast_path
 from rollbook.models.decoder import Decoder
 from rollbook.models.fallback import load_fallback
+from rollbook.models.hashing import ordered_hash, weight_hash
 from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.records import ModelError
 
-LEAF = 1 << 22     # bytes that one thread hashes at a time
-
-
-def weight_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """BLAKE3 over names, shapes, dtypes and the hash of every `LEAF` bytes, in name order; the same on any number of threads."""
-    return _hash(sorted(tensors, key=lambda item: item[0]))
+__all__ = ["load_into", "published_hash", "read_tensors", "save_checkpoint", "weight_hash"]
 
 
 def published_hash(decoder: Decoder, dtype: torch.dtype) -> str:
     """The hash an engine must report after loading these weights in its compute dtype."""
     named = sorted(decoder.named_parameters(), key=lambda item: item[0])
-    return _hash((name, p.detach().to(decoder.held_as(name, dtype))) for name, p in named)
-
-
-def _hash(ordered: Iterable[tuple[str, Tensor]]) -> str:
-    """Leaves are hashed on as many threads as torch has while the next tensor is made."""
-    parts: list[bytes | Future[bytes]] = []
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for name, tensor in ordered:
-            flat = tensor.detach().contiguous()
-            parts.append(f"{name} {flat.dtype} {tuple(flat.shape)}\n".encode())
-            held = flat.view(-1).view(torch.uint8).numpy().data
-            if len(held) < LEAF // 16:
-                parts.append(_leaf(held))
-            else:
-                parts += (pool.submit(_leaf, held[at:at + LEAF]) for at in range(0, len(held), LEAF))
-        state = blake3()
-        for part in parts:
-            state.update(part if isinstance(part, bytes) else part.result())
-    return state.hexdigest()
-
-
-def _leaf(held: memoryview) -> bytes:
-    return blake3(held).digest()
+    return ordered_hash((name, p.detach().to(decoder.held_as(name, dtype))) for name, p in named)
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from rollbook.models.layout import Tree, pack
 from rollbook.models.logprobs import action_logprobs
 from rollbook.models.weights import published_hash, weight_hash
 from rollbook.records import Acknowledgement, Diverged, LedgerError, PolicyVersion, Probe
-from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.rollouts.engines.kinds import Engine
 
 PROBE_TOKENS = 8      # of a real prompt: in bf16 a probe of tokens that nobody would write shows rounding and little else
 
@@ -30,7 +30,7 @@ class DecoderSink(Protocol):
 class Publisher:
     """Owns the numbering of versions and the hash of the weights as they are now. `probe` is a prompt of two tokens or more."""
 
-    def __init__(self, ledger: Ledger, decoder: Decoder, engine: EmbeddedEngine, *, next_index: int, probe: tuple[int, ...]):
+    def __init__(self, ledger: Ledger, decoder: Decoder, engine: Engine, *, next_index: int, probe: tuple[int, ...]):
         self.ledger, self.decoder, self.engine, self.next_index, self.probe = ledger, decoder, engine, next_index, probe
         self.weights = weight_hash(decoder.named_parameters())
         self.expected = ""

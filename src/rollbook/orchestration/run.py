@@ -20,6 +20,7 @@ from rollbook.ledger import Ledger, environment_manifest
 from rollbook.ledger.manifest import without_home
 from rollbook.models.load import Policy, load_policy, news
 from rollbook.models.runtime import prepare
+from rollbook.orchestration.engines import check_engine, engine_of
 from rollbook.orchestration.environment_proof import prove_environment
 from rollbook.orchestration.judges import make_judge, written_judges
 from rollbook.orchestration.proof import prove
@@ -53,7 +54,6 @@ from rollbook.records.recipe import (
     Settings,
 )
 from rollbook.rewards import EnvironmentJudge, MagistralJudge, package_versions
-from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.tasks import Acquired, Likeness, Side, Split, acquire, decontaminate, shares, split
 
 LIKENESS = Likeness(ngram=13, jaccard=0.8, boilerplate=0.05)      # 13 words: GPT-3's overlap, arXiv 2005.14165 appendix C
@@ -176,10 +176,10 @@ def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split],
              dtype: torch.dtype) -> Iterator[Session]:
     policy, sides = made
     session = None
-    with surroundings(recipe.settings) as around:
+    with surroundings(recipe.settings) as around, contextlib.ExitStack() as opened:
         judge, image = _judging(recipe.settings, around)
         try:
-            engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype, decode=policy.tokenizer.decode)
+            engine = opened.enter_context(engine_of(recipe.settings, policy, dtype))
             session = Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=judge, sides=sides,
                               tasks={task.id: task for task in (*sides.train, *sides.heldout)}, image=image, dtype=dtype,
                               publisher=Publisher(ledger, policy.decoder, engine, next_index=0,
@@ -268,6 +268,7 @@ def _without_home(recipe: ResolvedRecipe) -> ResolvedRecipe:
 
 def _check_supported(settings: Settings) -> None:
     """Refuses what the recipe may say and this runtime does not do, instead of ignoring it."""
+    check_engine(settings)
     for name, stage in settings.stages.items():
         if isinstance(stage, PolicyGradient) and (around := settings.environment) and (
                 around.reasoning != "keep" or around.compaction != "none"):

@@ -32,7 +32,7 @@ from rollbook.records import (
     VerifierStamp,
 )
 from rollbook.records.recipe import SamplingSettings, Settings
-from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.rollouts.engines.kinds import Engine
 from rollbook.rollouts.solve import Rollouts
 from rollbook.tasks import Split
 from rollbook.training.policy import frozen_copy
@@ -73,7 +73,7 @@ class Session:
     recipe: ResolvedRecipe
     ledger: Ledger
     policy: Policy
-    engine: EmbeddedEngine
+    engine: Engine
     judge: JudgeWithStamp
     sides: Split
     tasks: Mapping[TaskId, Task]

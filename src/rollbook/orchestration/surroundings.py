@@ -24,7 +24,7 @@ from rollbook.records import (
 from rollbook.records.recipe import EnvironmentSettings, SamplingSettings, Settings
 from rollbook.rollouts.demonstrating import Shown, show
 from rollbook.rollouts.dialects import dialect
-from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.rollouts.engines.kinds import Engine
 from rollbook.rollouts.environment import EnvironmentRollouts
 from rollbook.rollouts.rendering import Renderer
 from rollbook.rollouts.rules import Compaction, EpisodeRules
@@ -59,7 +59,7 @@ def surroundings(settings: Settings) -> Iterator[Surroundings | None]:
                            rules=rules_of(settings.environment))
 
 
-def rollouts_of(settings: Settings, policy: Policy, engine: EmbeddedEngine, around: Surroundings | None,
+def rollouts_of(settings: Settings, policy: Policy, engine: Engine, around: Surroundings | None,
                 sampling: SamplingSettings) -> Rollouts:
     """What a stage samples with: single turns, or episodes in the run's environment."""
     seed, max_tokens = settings.run.seed, settings.tasks.max_tokens

@@ -39,6 +39,8 @@ PROBABILITY = Bound(0, 1, open_high=True)
 
 BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     r.RunSettings: {"seed": NATURAL, "threads": NATURAL},
+    r.Fsdp2: {"ranks": COUNT, "patience_s": POSITIVE},
+    r.Vllm: {"rows": COUNT, "shown": NATURAL, **dict.fromkeys(("request_s", "update_s", "start_s"), POSITIVE)},
     r.Pretrained: {"context": COUNT},
     r.Tiny: {**dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "intermediate", "context", "window"), COUNT),
              **dict.fromkeys(("experts", "experts_per_token", "seed"), NATURAL)},

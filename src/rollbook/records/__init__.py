@@ -56,6 +56,7 @@ from rollbook.records.errors import (
     RecordError,
     RollbookError,
     Stopped,
+    Unserved,
 )
 from rollbook.records.evaluation import Aggregation, EvaluationProtocol, EvaluationResult, Incident, Spend
 from rollbook.records.experience import Census, Credit, Experience, Outcome
@@ -255,6 +256,7 @@ __all__ = [
     "Ungraded",
     "Unrated",
     "Unscored",
+    "Unserved",
     "Update",
     "Verdict",
     "Verifier",

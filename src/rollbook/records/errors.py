@@ -48,6 +48,17 @@ class Diverged(RollbookError):
     exit_code = 3
 
 
+class Unserved(RollbookError):
+    """A server that samples for the run did not do its part; `code` says how: unreachable, timeout, refused, malformed,
+    unacknowledged, or not_finite for weights that it was never offered. The run is kept as it stands and can be resumed."""
+
+    exit_code = 5
+
+    def __init__(self, what: str, *, code: str, got: str | None = None, why: str | None = None, fix: str | None = None):
+        super().__init__(what, got=f"{got or 'nothing'} ({code})", why=why, fix=fix)
+        self.code = code
+
+
 class Stopped(RollbookError):
     """The user asked to stop; everything up to the last record boundary is kept."""
 

@@ -37,7 +37,9 @@ class Request:
 
 
 FAULT_NOTE = "fault/"        # in a failed trace's observations stands what ended it, e.g. fault/logits
-FaultCode = Literal["empty_request", "bad_sampling", "context", "kv_budget", "stop_id", "stop_string", "logits"]
+# The second row is of engines that are asked over a network; `logits` there: a log-prob that is none.
+FaultCode = Literal["empty_request", "bad_sampling", "context", "kv_budget", "stop_id", "stop_string", "logits",
+                    "unreachable", "timeout", "refused", "malformed", "text", "logprobs", "version", "support"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +57,15 @@ class Fault:
 class SampledSupport:
     """The ids that each token was drawn from, one token's after the other's, `counts` of them per token.
 
-    `log_mass` is, per token, the log of the probability that they held together before renormalisation (nats).
+    `log_mass` is, per token, the log of the probability that they held together before renormalisation (nats); None where the
+    engine does not tell it.
 
     Example: SampledSupport(ids=array("i", [3, 17, 2]), counts=(2, 1), log_mass=(-0.11, -0.02))
     """
 
     ids: array[int]
     counts: tuple[int, ...]
-    log_mass: tuple[float, ...]
+    log_mass: tuple[float, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

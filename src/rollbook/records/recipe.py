@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from rollbook.records.codec import SPARSE
 from rollbook.records.composition import ComposedReward
 from rollbook.records.episode import Dialect, Reasoning
+from rollbook.records.errors import RecipeError
 from rollbook.records.ready_made import NamedReward
 from rollbook.records.stages import (
     Comparisons,
@@ -58,10 +59,71 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """Sampling in the learner's own process, from a copy of the published weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vllm:
+    """Sampling by vLLM servers, at most `rows` requests at a time on each.
+
+    `servers` are their addresses; without any, the run starts one with the `python` of vLLM's own environment and the further
+    `arguments` of `vllm serve`. `exchange` is a folder that the run and every server read, for weights (None: memory of this
+    machine). A request may take `request_s`, a publication `update_s`, a start `start_s`. `check_text`: the text of an answer is
+    compared with that of its ids. `shown`: ids that a server lists per token where it has no sampling masks, for top-k and top-p.
+
+    Example: Vllm(servers=("http://127.0.0.1:8000",))
+    """
+
+    servers: tuple[str, ...] = ()
+    python: str | None = None
+    arguments: tuple[str, ...] = ()
+    exchange: str | None = None
+    rows: int = 64
+    request_s: float = 600.0
+    update_s: float = 300.0
+    start_s: float = 600.0
+    check_text: bool = True
+    shown: int = 64
+
+    def __post_init__(self) -> None:
+        if bool(self.servers) == (self.python is not None):
+            raise RecipeError("run.engine names servers, or the python that starts one", got=f"{self.servers}, {self.python}",
+                              why="a run that is given both or neither does not know what it samples from",
+                              fix="--set 'run.engine={kind: Vllm, python: .venv-vllm/bin/python}'")
+        if strange := [one for one in self.servers if not one.startswith(("http://", "https://"))]:
+            raise RecipeError("a server is an http or https address", got=strange[0], fix="for example http://127.0.0.1:8000")
+
+
+Engine = Embedded | Vllm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """Policies are trained in the run's own process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fsdp2:
+    """Policy-gradient stages are trained by `ranks` processes of this machine, each with its rows of the weights and of the
+    optimizer's state (FSDP2). A call of all ranks may take `patience_s` before it counts as stuck.
+
+    Example: Fsdp2(ranks=2)
+    """
+
+    ranks: int
+    patience_s: float = 1800.0
+
+
+Learner = Alone | Fsdp2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """Machine-facing choices. `threads` 0 means all cores; `dtype` is the compute precision, master weights are fp32.
 
     `gradient_checkpointing` trades a second forward pass for the memory of activations; the bits of an update stay the same.
+    `engine` is what every stage samples with, `learner` where policy-gradient stages train.
     """
 
     seed: int
@@ -69,6 +131,7 @@ class RunSettings:
     threads: int
     dtype: Literal["auto", "float32", "bfloat16"]
     gradient_checkpointing: bool = False
+    engine: Engine = field(default=Embedded(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,17 +298,22 @@ class ResolvedRecipe:
 
 
 __all__ = [
+    "Alone",
     "Comparisons",
     "ComposedReward",
     "Critic",
     "Distill",
     "Dpo",
+    "Embedded",
+    "Engine",
     "EnvironmentReward",
     "EnvironmentSettings",
     "Evaluate",
     "Family",
     "Feedback",
+    "Fsdp2",
     "Label",
+    "Learner",
     "Llama3Dpo",
     "Merge",
     "Merging",
@@ -276,4 +344,5 @@ __all__ = [
     "Stage",
     "TaskSettings",
     "Tiny",
+    "Vllm",
 ]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rollbook.records import AttemptId, Completion, Dispatch, ModelError, Task, Trace, group_name
-from rollbook.rollouts.engines.embedded import EmbeddedEngine
-from rollbook.rollouts.engines.stream import OnUpdate, Stream
+from rollbook.rollouts.engines.kinds import AnyStream, Engine
+from rollbook.rollouts.engines.stream import OnUpdate
 from rollbook.rollouts.engines.turns import Turns
 from rollbook.rollouts.environment import EnvironmentRollouts
 from rollbook.rollouts.episodes import Playing
@@ -22,7 +22,7 @@ class Desk:
     consumes: turns (`sample`) · produces: completions · waits for: the stream · unblocked by: `EpisodesInFlight.advance`
     """
 
-    def __init__(self, engine: EmbeddedEngine, stream: Stream):
+    def __init__(self, engine: Engine, stream: AnyStream):
         self.engine, self.stream = engine, stream
         self._asked: dict[str, tuple[Turns, asyncio.Future[Completion]]] = {}
 
@@ -70,12 +70,12 @@ class _Open:
 
 
 class EpisodesInFlight:
-    """Attempts with an environment, by the embedded engine. Used on one thread, whose event loop it runs a moment at a time.
+    """Attempts with an environment, by an engine. Used on one thread, whose event loop it runs a moment at a time.
 
     `rows` decode at a time; a row is laid out for the model's whole context, so memory may allow fewer.
     """
 
-    def __init__(self, rollouts: EnvironmentRollouts, engine: EmbeddedEngine, *, rows: int, on_update: OnUpdate):
+    def __init__(self, rollouts: EnvironmentRollouts, engine: Engine, *, rows: int, on_update: OnUpdate):
         self.rollouts, self.engine = rollouts, engine
         context = rollouts.context
         longest = context - 1

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollbook.records import AttemptId, Completion, Dispatch, Request, Task, Trace, group_name
-from rollbook.rollouts.engines.embedded import EmbeddedEngine
-from rollbook.rollouts.engines.stream import OnUpdate, Stream
+from rollbook.rollouts.engines.kinds import AnyStream, Engine
+from rollbook.rollouts.engines.stream import OnUpdate
 from rollbook.rollouts.solve import Rollouts
 
 
@@ -21,14 +21,14 @@ class _Asked:
 
 
 class InFlight:
-    """Attempts being sampled by the embedded engine. Weights come in between two tokens, under the engine's lock.
+    """Attempts being sampled by an engine. Weights come in between two tokens, under the engine's lock.
 
     `rows` decode at a time, the others wait; `longest_prompt` and `max_tokens` lay out the rows.
     """
 
-    def __init__(self, rollouts: Rollouts, engine: EmbeddedEngine, *, rows: int, longest_prompt: int, on_update: OnUpdate):
+    def __init__(self, rollouts: Rollouts, engine: Engine, *, rows: int, longest_prompt: int, on_update: OnUpdate):
         self.rollouts, self.engine = rollouts, engine
-        self._stream: Stream | None = engine.stream(rows=min(rows, engine.max_rows), longest_prompt=longest_prompt,
+        self._stream: AnyStream | None = engine.stream(rows=min(rows, engine.max_rows), longest_prompt=longest_prompt,
                                                     longest_answer=rollouts.max_tokens, on_update=on_update)
         self._asked: dict[str, _Asked] = {}
 
@@ -64,7 +64,7 @@ class InFlight:
         self._asked.clear()
 
     @property
-    def _open(self) -> Stream:
+    def _open(self) -> AnyStream:
         assert self._stream is not None
         return self._stream
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from rollbook.models.weights import weight_hash
 from rollbook.records import Diverged, LedgerError, RecipeError
@@ -66,12 +67,15 @@ class Optimizer:
         self.steps = 0
 
     @classmethod
-    def of(cls, module: nn.Module, settings: OptimizerSettings, total: int) -> Self:
-        """The optimizer of a module's parameters but the frozen ones, which need no gradient from here on."""
+    def of(cls, module: nn.Module, settings: OptimizerSettings, total: int, *, watch: bool = True) -> Self:
+        """The optimizer of a module's parameters but the frozen ones, which need no gradient from here on.
+
+        `watch`: the frozen ones are hashed now, for `check_standing`; a sharded module is watched by whoever holds it whole.
+        """
         named = trainable(module, settings.frozen)
         matrices = [p for name, p in named.items() if p.ndim == 2 and not any(part in name for part in NO_MATRIX)]
         made = cls(named.values(), settings, total, matrices=matrices if settings.muon is not None else ())
-        still = standing(module, settings.frozen)
+        still = standing(module, settings.frozen) if watch else {}
         made.standing = weight_hash(still.items()) if still else None
         return made
 
@@ -105,7 +109,7 @@ class Optimizer:
 
     def step(self, where: str) -> Stepped:
         """One step; raises `Diverged` and leaves the weights alone when the gradient is not finite."""
-        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm))
+        norm = _whole(nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm))
         if not math.isfinite(norm):
             raise Diverged(f"the gradient of {where} is not finite", got=f"norm {norm}",
                            why="the batch holds values that overflow, or the weights have been driven too far",
@@ -157,6 +161,12 @@ class Optimizer:
             part.load_state_dict(document)
         if self.merging is not None:
             self.merging.steps = self.steps
+
+
+def _whole(norm: Tensor) -> float:
+    """A norm as a number; of sharded gradients it is that of all ranks' rows together."""
+    whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return float(whole)
 
 
 def trainable(module: nn.Module, frozen: Sequence[str]) -> dict[str, nn.Parameter]:

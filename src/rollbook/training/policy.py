@@ -48,6 +48,26 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """An update under way: what each micro-batch finds is written to its tokens' places. `own_anchor`: so is the anchor."""
+
+    packed: Packed
+    objective: Objective
+    where: str
+    own_anchor: bool
+    logp_T: Tensor
+    entropy_T: Tensor
+    gradient_T: Tensor
+    clipped_T: Tensor
+    loss: dict[str, float]
+    mixed_T: Tensor | None
+
+    def measured(self, stepped: Stepped) -> Measurement:
+        return Measurement(logp_T=self.logp_T, entropy_T=self.entropy_T, clipped_T=self.clipped_T, gradient_T=self.gradient_T,
+                           loss=self.loss, stepped=stepped, mixed_T=self.mixed_T)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Teachers:
     """Frozen policies by the name of their stage; `stages` maps a family of tasks, or `*`, to a name, `families` a task to its
     family.
@@ -80,6 +100,9 @@ class PolicyLearner:
         self.average: Average | None = None
         self.replays_routing = False                        # experts are those of the policy that the step began with
 
+    def close(self) -> None:
+        """Gives back what it holds outside this process: nothing."""
+
     def hold_anchor(self, objective: Objective) -> None:
         """Keeps the policy as it is now as the anchor of what is scored next, for minibatches that come one at a time.
 
@@ -110,51 +133,74 @@ class PolicyLearner:
         A batch without the anchor that the objective reads is anchored at the weights as they are: at its own log-probs.
         """
         self.optimizer.zero()
+        work = self._begin(packed, objective, where)
+        for sequences, layout in zip(work.packed.plan, self._layouts(work.packed), strict=True):
+            self._micro(work, sequences, layout)
+        for places in packed.mixed.plan if packed.mixed is not None else ():
+            self._beside(work, packed.mixed, places)
+        stepped = self.optimizer.step(where)
+        if self.average is not None:
+            self.average.take(self.decoder)
+        return work.measured(stepped)
+
+    def _begin(self, packed: Packed, objective: Objective, where: str) -> Work:
+        """The step's work, nothing of it done; its anchor is still to be found where the batch brings none."""
         own_anchor = packed.anchor_T is None and "anchor_T" in all_reads(objective)
         if own_anchor:
             packed = replace(packed, anchor_T=torch.empty(packed.seq_T.numel()))
         logp_T = torch.empty(packed.seq_T.numel())
-        entropy_T = torch.empty_like(logp_T)
-        gradient_T = torch.empty_like(logp_T)
-        clipped_T = torch.zeros(packed.seq_T.numel(), dtype=torch.bool)
-        loss = dict.fromkeys((term.name for term in packed.terms), 0.0)
-        layouts = self._layouts(packed)
-        for sequences, layout in zip(packed.plan, layouts, strict=True):
-            index_T = torch.isin(packed.seq_T, torch.tensor(sequences)).nonzero()[:, 0]
-            scores = action_logprobs(self.decoder, layout, temperature=self.temperature, dtype=self.dtype)
-            scores.logp_T.retain_grad()
-            if own_anchor and packed.anchor_T is not None:
-                packed.anchor_T[index_T] = scores.logp_T.detach()
-            terms, clipped = evaluate(objective, packed, index_T, scores.logp_T)
-            weights = list(packed.weight_KT[:, index_T])
-            part = total_loss(terms, weights)
-            _finite(part, where)
-            part.backward()
-            gradient_T[index_T] = scores.logp_T.grad if scores.logp_T.grad is not None else torch.zeros_like(scores.logp_T)
-            logp_T[index_T], entropy_T[index_T], clipped_T[index_T] = scores.logp_T.detach(), scores.entropy_T, clipped
-            for term, weight_T in zip(terms, weights, strict=True):
-                loss[term.name] += float(term.reduce(weight_T).detach())
-        mixed_T = None if packed.mixed is None else self._mixed(packed.mixed, loss, where)
-        stepped = self.optimizer.step(where)
-        if self.average is not None:
-            self.average.take(self.decoder)
-        return Measurement(logp_T=logp_T, entropy_T=entropy_T, clipped_T=clipped_T, gradient_T=gradient_T, loss=loss,
-                           stepped=stepped, mixed_T=mixed_T)
+        return Work(packed=packed, objective=objective, where=where, own_anchor=own_anchor, logp_T=logp_T,
+                    entropy_T=torch.empty_like(logp_T), gradient_T=torch.empty_like(logp_T),
+                    clipped_T=torch.zeros(packed.seq_T.numel(), dtype=torch.bool),
+                    loss=dict.fromkeys((term.name for term in packed.terms), 0.0),
+                    mixed_T=None if packed.mixed is None else torch.empty(packed.mixed.token_T.numel()))
 
-    def _mixed(self, beside: Mixed, loss: dict[str, float], where: str) -> Tensor:
-        """Adds the gradient and the loss of the pretraining term; the log-probs (nats) of its tokens."""
-        logp_T = torch.empty(beside.token_T.numel())
-        seq_T = torch.repeat_interleave(torch.arange(len(beside.shown)), beside.length_S)
-        for places in beside.plan:
-            index_T = torch.isin(seq_T, torch.tensor(places)).nonzero()[:, 0]
-            layout = lay_out([demonstration_tree(beside.shown[i]) for i in places], window=self.decoder.architecture.window)
-            own_T = action_logprobs(self.decoder, layout, temperature=1.0, dtype=self.dtype).logp_T
-            part = beside.coefficient * (beside.weight_T[index_T] * ptx(own_T)).sum()
-            _finite(part, where)
-            part.backward()
-            logp_T[index_T] = own_T.detach()
-            loss[Ptx.name] += float(part.detach())
-        return logp_T
+    def _micro(self, work: Work, sequences: Sequence[int], layout: Layout) -> None:
+        """Forward and backward of one micro-batch; its numbers go to their places."""
+        packed = work.packed
+        index_T = torch.isin(packed.seq_T, torch.tensor(sequences)).nonzero()[:, 0]
+        scores = self._scores(self.decoder, layout)
+        scores.logp_T.retain_grad()
+        if work.own_anchor and packed.anchor_T is not None:
+            packed.anchor_T[index_T] = scores.logp_T.detach()
+        clipped_T = self._backward(work, index_T, scores)
+        own_T = scores.logp_T.grad if scores.logp_T.grad is not None else torch.zeros_like(scores.logp_T)
+        work.gradient_T[index_T], work.logp_T[index_T] = own_T, scores.logp_T.detach()
+        work.entropy_T[index_T], work.clipped_T[index_T] = scores.entropy_T, clipped_T
+
+    def _backward(self, work: Work, index_T: Tensor, scores: Scores) -> Tensor:
+        """The objective's loss of these tokens and its gradient; which of them its trust rule clipped."""
+        terms, clipped_T = evaluate(work.objective, work.packed, index_T, scores.logp_T)
+        weights = list(work.packed.weight_KT[:, index_T])
+        part = total_loss(terms, weights)
+        self._check(part, work.where)
+        part.backward()
+        for term, weight_T in zip(terms, weights, strict=True):
+            work.loss[term.name] += float(term.reduce(weight_T).detach())
+        return clipped_T
+
+    def _beside(self, work: Work, mixed: Mixed | None, places: Sequence[int]) -> Tensor | None:
+        """Adds the gradient and the loss of a micro-batch of the pretraining term; which of its tokens (log-probs, nats) it had."""
+        if mixed is None or work.mixed_T is None:
+            return None
+        seq_T = torch.repeat_interleave(torch.arange(len(mixed.shown)), mixed.length_S)
+        index_T = torch.isin(seq_T, torch.tensor(places)).nonzero()[:, 0]
+        layout = lay_out([demonstration_tree(mixed.shown[i]) for i in places], window=self.decoder.architecture.window)
+        own_T = self._scores(self.decoder, layout, temperature=1.0).logp_T
+        part = mixed.coefficient * (mixed.weight_T[index_T] * ptx(own_T)).sum()
+        self._check(part, work.where)
+        part.backward()
+        work.mixed_T[index_T] = own_T.detach()
+        work.loss[Ptx.name] += float(part.detach())
+        return index_T
+
+    def _check(self, loss: Tensor, where: str) -> None:
+        """Refuses a loss that is not finite before it moves anything."""
+        _finite(loss, where)
+
+    def _scores(self, decoder: Decoder, layout: Layout, *, temperature: float | None = None) -> Scores:
+        own = self.temperature if temperature is None else temperature
+        return action_logprobs(decoder, layout, temperature=own, dtype=self.dtype)
 
     def kl_to_start(self, packed: Packed, logp_T: Tensor) -> float:
         """Mean k3 estimate (nats per token) of KL(policy || start) on the batch's first sequences, `KL_SEQUENCES` at most.
@@ -222,8 +268,7 @@ class PolicyLearner:
         return lay_out(experience_trees(members), window=self.decoder.architecture.window)
 
     def _forward(self, decoder: Decoder, members: Sequence[Experience]) -> Scores:
-        layout = lay_out(experience_trees(members), window=decoder.architecture.window)
-        return action_logprobs(decoder, layout, temperature=self.temperature, dtype=self.dtype)
+        return self._scores(decoder, lay_out(experience_trees(members), window=decoder.architecture.window))
 
 
 def frozen_copy(decoder: Decoder, dtype: torch.dtype) -> Decoder:

@@ -14,6 +14,7 @@ from rollbook.orchestration.surroundings import rollouts_of, surroundings
 from rollbook.records import AttemptId, Dispatch, ModelError, Task, Trace
 from rollbook.records.recipe import SamplingSettings, Settings
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.rollouts.engines.kinds import Engine
 from rollbook.rollouts.engines.stream import OnUpdate
 from rollbook.rollouts.environment import EnvironmentRollouts
 from rollbook.rollouts.episodes_in_flight import EpisodesInFlight
@@ -34,7 +35,7 @@ class HostSpec:
     threads: int
 
 
-def attempts_of(rollouts: Rollouts, engine: EmbeddedEngine, *, rows: int, longest_prompt: int,
+def attempts_of(rollouts: Rollouts, engine: Engine, *, rows: int, longest_prompt: int,
                 on_update: OnUpdate) -> InFlight | EpisodesInFlight:
     """Attempts in flight on this engine, with an environment where the rollouts have one."""
     if isinstance(rollouts, EnvironmentRollouts):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
+from typing import assert_never
 
 from rollbook.experience.admission import AdmissionRule
 from rollbook.experience.token_credit import of_group
+from rollbook.models.decoder import Decoder
 from rollbook.models.scalar import on_body
 from rollbook.models.weights import load_into
 from rollbook.objectives.settings import from_settings
@@ -23,12 +25,13 @@ from rollbook.orchestration.stages.modules import publish_module, scalar_of
 from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state, restore_trained, save_state
 from rollbook.orchestration.step import PolicyRun, Source, StepSettings, Waves, step
 from rollbook.records import Demonstration, Merged, ModuleUpdate, PolicyVersion
-from rollbook.records.recipe import PolicyGradient
+from rollbook.records.recipe import Alone, Fsdp2, PolicyGradient
 from rollbook.rollouts.solve import Rollouts
 from rollbook.tasks.curriculum import PoolStream
 from rollbook.training.averaging import Average
 from rollbook.training.optimizer import Optimizer
 from rollbook.training.policy import PolicyLearner, Teachers
+from rollbook.training.ranked import RankedLearner
 from rollbook.training.value import CriticLearner, updates_of
 
 IN_TRAINING = "average_in_training"
@@ -42,7 +45,7 @@ def run(session: Session, name: str, stage: PolicyGradient, state: StepState | N
     tasks = pool(session, stage.tasks)
     stream = stream_of(session, stage, tasks, state)
     run = watched(_policy_run(session, name, stage, resumed=state is not None), stream)
-    with _source(session, run, stage, stream, Begun(first=started, resumed=state is not None)) as source:
+    with closing(run.learner), _source(session, run, stage, stream, Begun(first=started, resumed=state is not None)) as source:
         for number in range((state.step if state else 0) + 1, stage.steps + 1):
             begin_step(stream, number)
             version, report = step(run, source, version, number)
@@ -85,9 +88,7 @@ def _source(session: Session, run: PolicyRun, stage: PolicyGradient, stream: Tas
 
 def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: bool) -> PolicyRun:
     objective = from_settings(dict(stage.objective))
-    optimizer = Optimizer.of(session.policy.decoder, stage.optimizer, stage.steps * stage.minibatches)
-    learner = PolicyLearner(session.policy.decoder, optimizer, dtype=session.dtype, temperature=stage.sampling.temperature,
-                            start=session.frozen(stage.policy) if resumed else None)
+    learner = _learner(session, stage, start=session.frozen(stage.policy) if resumed else None)
     learner.replays_routing = stage.routing == "replayed"
     learner.average = None if stage.ema is None else Average(session.policy.decoder, stage.ema)
     if stage.reference is not None:
@@ -118,6 +119,20 @@ def _pretraining(session: Session, stage: PolicyGradient) -> Callable[[int], Seq
     total = stage.steps * stage.minibatches * given.batch
     parts = batches(order(pools, given.data, total, session.settings.run.seed), given.batch)
     return lambda at: parts[at]
+
+
+def _learner(session: Session, stage: PolicyGradient, *, start: Decoder | None) -> PolicyLearner:
+    """Where the recipe says that policies are trained: in this process, or on ranks."""
+    decoder, total = session.policy.decoder, stage.steps * stage.minibatches
+    match session.settings.run.learner:
+        case Alone():
+            return PolicyLearner(decoder, Optimizer.of(decoder, stage.optimizer, total), dtype=session.dtype,
+                                 temperature=stage.sampling.temperature, start=start)
+        case Fsdp2() as how:
+            return RankedLearner(decoder, stage.optimizer, total, how=how, dtype=session.dtype,
+                                 temperature=stage.sampling.temperature, start=start)
+        case _:
+            assert_never(session.settings.run.learner)
 
 
 def admission(stage: PolicyGradient, rule: object) -> AdmissionRule:
