@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-UPDATE = frozenset({"machine.system", "machine.architecture", "machine.cpu", "packages.torch", "settings.MKL_CBWR", "threads"})
+UPDATE = frozenset({"machine.system", "machine.architecture", "machine.cpu", "packages.torch", "settings.MKL_CBWR", "threads",
+                    "learner"})
 OWN = frozenset({"packages.rollbook"})      # the code, which should be the same
-WATCHED = ("python", "implementation", "machine", "packages", "code", "settings", "threads")
+WATCHED = ("python", "implementation", "machine", "packages", "code", "settings", "threads", "learner")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ from rollbook.records import (
 from rollbook.records.graph import START, order
 from rollbook.records.recipe import (
     EnvironmentReward,
+    Fsdp2,
     PolicyGradient,
     Pretrained,
     RewardSettings,
@@ -309,7 +310,9 @@ def _check_context(settings: Settings, policy: Policy, sides: Split) -> None:
 
 
 def _manifest(recipe: ResolvedRecipe, policy: Policy) -> dict[str, object]:
-    return {**environment_manifest(), "recipe": content_id(recipe), "name": recipe.name, "scale": recipe.scale,
+    learner = recipe.settings.run.learner
+    ranks = {"learner": f"Fsdp2, {learner.ranks} ranks"} if isinstance(learner, Fsdp2) else {}      # sums in another order
+    return {**ranks, **environment_manifest(), "recipe": content_id(recipe), "name": recipe.name, "scale": recipe.scale,
             "seed": recipe.settings.run.seed, "model": policy.source, "tokenizer": policy.tokenizer.digest,
             "template": policy.tokenizer.template_digest, "threads": torch.get_num_threads()}
 

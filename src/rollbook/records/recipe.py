@@ -132,6 +132,7 @@ class RunSettings:
     dtype: Literal["auto", "float32", "bfloat16"]
     gradient_checkpointing: bool = False
     engine: Engine = field(default=Embedded(), metadata=SPARSE)
+    learner: Learner = field(default=Alone(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

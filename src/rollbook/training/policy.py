@@ -180,7 +180,7 @@ class PolicyLearner:
         return clipped_T
 
     def _beside(self, work: Work, mixed: Mixed | None, places: Sequence[int]) -> Tensor | None:
-        """Adds the gradient and the loss of a micro-batch of the pretraining term; which of its tokens (log-probs, nats) it had."""
+        """Adds gradient and loss of a micro-batch of the pretraining term; which of its tokens it had. Log-probs in nats."""
         if mixed is None or work.mixed_T is None:
             return None
         seq_T = torch.repeat_interleave(torch.arange(len(mixed.shown)), mixed.length_S)

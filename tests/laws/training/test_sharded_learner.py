@@ -14,11 +14,24 @@ from safetensors.torch import load_file
 
 from rollbook.experience.admission import AdmittedGroup
 from rollbook.experience.batches import credited, pack
+from rollbook.experience.mixing import mixed
 from rollbook.models.weights import load_into
 from rollbook.objectives import Grpo, sequence_weight
 from rollbook.objectives.core import Aggregate
 from rollbook.objectives.credit import GroupNormalized
-from rollbook.records import Diverged, Experience, ModelError, RecipeError, RewardVector, Scored, Segment, Trace
+from rollbook.objectives.settings import from_settings
+from rollbook.records import (
+    Demonstration,
+    Diverged,
+    Experience,
+    ModelError,
+    RecipeError,
+    RewardVector,
+    Scored,
+    Segment,
+    Span,
+    Trace,
+)
 from rollbook.records.recipe import Fsdp2, Muon, OptimizerSettings
 from rollbook.training import ranked
 from rollbook.training.optimizer import Optimizer
@@ -28,10 +41,12 @@ from rollbook.training.ranked import RankedLearner
 SETTINGS = OptimizerSettings(learning_rate=0.02, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.0, warmup_steps=0,
                              schedule="constant", max_grad_norm=1.0)
 OBJECTIVE = Grpo(low=0.2, high=0.2, beta=0.04, credit=GroupNormalized(eps=1e-6, ddof=0))
+PTX = from_settings({"kind": "PpoPtx", "low": 0.2, "high": 0.2, "aggregate": "token_mean", "ptx_coefficient": 0.5,
+                     "ptx_aggregate": "token_mean", "credit": {"kind": "GroupNormalized", "eps": 1e-6, "ddof": 0}})
 NEAR = 1e-6         # of the largest component of a gradient, fp32: the order of a sum
 
 
-def batch(policy, lengths=(12, 5, 9), *, max_tokens=40):
+def batch(policy, lengths=(12, 5, 9), *, max_tokens=40, objective=OBJECTIVE):
     engine = engine_of(policy, kv_bytes=1 << 26)
     engine.stop_ids = frozenset()
     groups = []
@@ -46,8 +61,8 @@ def batch(policy, lengths=(12, 5, 9), *, max_tokens=40):
                                   accuracy=float(sample))
             members.append(Experience(trace=trace, verdict=Scored(trace=trace.id, vector=vector)))
         groups.append(AdmittedGroup(id=f"g{place}", members=tuple(members)))
-    (credit,) = credited((groups,), OBJECTIVE, "s")
-    return pack(groups, credit, OBJECTIVE, max_tokens=max_tokens, max_length=12)
+    (credit,) = credited((groups,), objective, "s")
+    return pack(groups, credit, objective, max_tokens=max_tokens, max_length=12)
 
 
 def alone(policy):
@@ -65,12 +80,14 @@ def close(ours, theirs):
     assert off <= NEAR * largest, f"{off:.3g} of {largest:.3g}"
 
 
-def backward(learner, scored):
+def backward(learner, scored, objective=OBJECTIVE):
     """Loss and gradients of one process, no step taken."""
     learner.optimizer.zero()
-    work = learner._begin(scored, OBJECTIVE, "here")
+    work = learner._begin(scored, objective, "here")
     for sequences, layout in zip(work.packed.plan, learner._layouts(work.packed), strict=True):
         learner._micro(work, sequences, layout)
+    for places in scored.mixed.plan if scored.mixed else ():
+        learner._beside(work, scored.mixed, places)
     return work.loss, gradients(learner)
 
 
@@ -88,8 +105,8 @@ class Ranked:
         self.learner.ranks.call("read_weights", str(self.learner.ranks.folder / "begun.safetensors"))
         load_into(self.learner.decoder, self.begun)
 
-    def backward(self, scored):
-        losses = self.learner.ranks.call("passes", scored, OBJECTIVE)
+    def backward(self, scored, objective=OBJECTIVE):
+        losses = self.learner.ranks.call("passes", scored, objective)
         path = self.learner.ranks.folder / "gradients.safetensors"
         self.learner.ranks.call("write_gradients", str(path))
         return {name: sum(one[name] for one in losses) for name in losses[0]}, load_file(str(path))
@@ -135,6 +152,24 @@ def test_uneven_batches_and_ranks_without_tokens_change_nothing(both, lengths, m
     loss, theirs = backward(one, scored)
     found, ours = ranks.backward(scored)
     assert found == pytest.approx(loss, rel=1e-6, abs=1e-9)
+    close(ours, theirs)
+
+
+def shown(policy, text):
+    ids = policy.tokenizer.encode(text)
+    return Demonstration(task="t", messages=(), token_ids=ids, owners=(Span(owner="user", length=3),
+                         Span(owner="policy", length=len(ids) - 3)), tokenizer="t", template="t", author="a", validation="v")
+
+
+def test_pretraining_data_beside_the_batch_is_shared_by_the_ranks_too(both):
+    ranks, one = both
+    scored = one.score(batch(ranks.policy, objective=PTX), PTX)
+    demonstrations = [shown(ranks.policy, text) for text in ("one and two", "three", "a longer line than the others")]
+    scored = replace(scored, mixed=mixed(demonstrations, PTX, max_tokens=14, max_length=None))
+    assert len(scored.mixed.plan) > 1
+    loss, theirs = backward(one, scored, PTX)
+    found, ours = ranks.backward(scored, PTX)
+    assert loss["ptx"] and found == pytest.approx(loss, rel=1e-6, abs=1e-9)
     close(ours, theirs)
 
 

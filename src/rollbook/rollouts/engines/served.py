@@ -171,7 +171,13 @@ class ServedEngine:
         for request, drawn in several:
             fault = self.refused(request)
             found.append(self.submit(request, drawn)[0] if fault is None else unanswerable(request, fault))
-        return [one if isinstance(one, Completion) else whole(one.result()) for one in found]
+        done = [one if isinstance(one, Completion) else whole(one.result()) for one in found]
+        lost = [one.fault for one in done if one.fault is not None and one.fault.code in ("unreachable", "timeout")]
+        if len(lost) == len(done) > 1:
+            raise Unserved(f"not one of {len(done)} requests was answered", code=lost[0].code, got=lost[0].detail,
+                           why="every further one would end the same way",
+                           fix="start the servers again, then `rollbook resume RUN`")
+        return done
 
     def _ask(self, server: _Server, request: Request, name: str, drawn: int) -> Completion:
         manner = Manner(stop_ids=self.stop_ids, text=self.decode if self.settings.check_text else None, shown=self.settings.shown)
