@@ -85,18 +85,20 @@ def _told(made: Any) -> str:
 
 @click.command("eval")
 @click.argument("file", metavar="PROTOCOL", type=FILE)
-@click.option("--policy", "policy", required=True, metavar="RUN[:STAGE]|PATH|NAME", help="Whose answers.")
+@click.option("--policy", "policy", required=True, metavar="RUN[:STAGE[:STEP]]|PATH|NAME", help="Whose answers.")
 @click.option("--out", type=FILE, help="Folder of the evaluation, continued if it is there. Default: evals/PROTOCOL-POLICY.")
 @click.option("--dtype", default="auto", show_default=True, help="Precision of the computation: auto, float32, bfloat16.")
 def evaluate(file: Path, policy: str, out: Path | None, dtype: str) -> None:
     """Evaluate a policy under a frozen PROTOCOL. Interrupted, the same command goes on where it stopped."""
+    from rollbook.audit.replay import weights_of
     from rollbook.cli_progress import live_progress
     from rollbook.evaluation.protocols import load
     from rollbook.orchestration.evaluating import evaluate_into
     from rollbook.orchestration.subjects import subject
 
     bundle = load(file)
-    chosen = subject(policy)
+    with live_progress() as progress:
+        chosen = subject(policy, rebuild=lambda path, version: weights_of(path, version, progress))
     folder = out or Path("evals") / f"{bundle.protocol.name}-{_file_name(chosen.name)}"
     try:
         with live_progress() as progress:

@@ -1,9 +1,11 @@
 """A run whose tasks have an environment: it trains, its audit is clean, and what was shown or graded otherwise is found."""
 
 import pytest
+from click.testing import CliRunner
 from small_runs import Quiet
 
 from rollbook.audit.passage import audit_run
+from rollbook.cli import main
 from rollbook.ledger import Ledger
 from rollbook.orchestration.run import run_recipe
 from rollbook.recipes import load, resolve
@@ -54,3 +56,23 @@ def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path, setting
     with pytest.raises(RollbookError, match=words) as caught:
         ran(out, setting)
     assert not out.exists() and isinstance(caught.value, RollbookError)
+
+
+def said(*arguments, code=0):
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output
+
+
+def test_its_episodes_are_asked_again_under_a_frozen_protocol_and_what_is_compared_is_the_policy(clean, tmp_path):
+    file = tmp_path / "held.protocol.json"
+    assert ": 8 tasks, 1 trial, mean" in said("protocol", "freeze", str(clean), str(file))
+    for stage in ("start", "rl"):
+        told = said("eval", str(file), "--policy", f"{clean}:{stage}", "--out", str(tmp_path / stage), "--dtype", "float32")
+        assert "over 8 of 8 tasks" in told
+    assert said("compare", str(tmp_path / "start"), str(tmp_path / "rl")).startswith("changed: policy (")
+    with Ledger.open(clean) as ledger, Ledger.open(tmp_path / "rl") as held:
+        spec = next(iter(ledger.records(EnvironmentSpec)))
+        traces = [trace for trace, _, _ in held.read_traces()]
+    assert all(trace.episode is not None and trace.episode.environment == spec.id for trace in traces) and len(traces) == 8
+    assert failed(tmp_path / "rl") == {}

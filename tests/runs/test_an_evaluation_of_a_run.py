@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from small_runs import Quiet, small_recipe
 
 from rollbook.audit.passage import audit_run
+from rollbook.audit.replay import weights_of
 from rollbook.cli import main
 from rollbook.evaluation import protocols
 from rollbook.evaluation.protocols import ProtocolRefused
@@ -16,8 +17,9 @@ from rollbook.orchestration import evaluating
 from rollbook.orchestration.run import run_recipe
 from rollbook.orchestration.subjects import subject
 from rollbook.records import Decontamination, EvaluationResult, LedgerError, PolicyVersion
+from rollbook.training.policy import PolicyLearner
 
-QUICK = ("stages.cold_start.steps=6", "stages.rl.steps=1", "stages.rl.optimizer.warmup_steps=0", "stages.rl.probe=0",
+QUICK = ("stages.cold_start.steps=6", "stages.rl.steps=2", "stages.rl.optimizer.warmup_steps=0", "stages.rl.probe=0",
          "stages.rl.probe_every=0", "tasks.heldout=8", "reward.verify_workers=1")
 
 
@@ -33,6 +35,10 @@ def file(run):
     told = said("protocol", "freeze", str(run), str(run.parent / "small.protocol.json"), "--trials", "2", "--aggregate", "pass@2")
     assert told.startswith(str(run.parent / "small.protocol.json: 8 tasks, 2 trials, pass@2"))
     return run.parent / "small.protocol.json"
+
+
+def asked(policy):
+    return subject(policy, rebuild=weights_of)
 
 
 def said(*arguments, code=0):
@@ -76,13 +82,33 @@ def test_an_evaluation_that_was_stopped_goes_on_and_ends_with_the_same_result(ru
 
     monkeypatch.setattr(evaluating.Ledger, "write_traces", dying)
     with pytest.raises(KeyboardInterrupt):
-        evaluating.evaluate_into(run.parent / "killed", bundle, subject(f"{run}:cold_start"), Quiet(), dtype="auto")
+        evaluating.evaluate_into(run.parent / "killed", bundle, asked(f"{run}:cold_start"), Quiet(), dtype="auto")
     monkeypatch.setattr(evaluating.Ledger, "write_traces", real)
-    made = evaluating.evaluate_into(run.parent / "killed", bundle, subject(f"{run}:cold_start"), Quiet(), dtype="auto")
+    made = evaluating.evaluate_into(run.parent / "killed", bundle, asked(f"{run}:cold_start"), Quiet(), dtype="auto")
     assert (made.outcomes, made.spend, made.weights) == (whole.outcomes, whole.spend, whole.weights)
     ids = [[identity for event in Ledger.open(run.parent / name, write=False).events("TraceTable")
             for identity, _ in Ledger.open(run.parent / name, write=False).rows(event)] for name in ("cold_start", "killed")]
     assert ids[0] == ids[1] and len(ids[0]) == 16
+
+
+def test_a_step_before_the_last_is_computed_again_and_evaluated(run, file, tmp_path):
+    versions = [v for v in Ledger.open(run, write=False).records(PolicyVersion) if v.stage == "rl"]
+    assert [asked(f"{run}:rl:{step}").weights for step in (1, 2)] == [one.weights for one in versions] and len(versions) == 2
+    said("eval", str(file), "--policy", f"{run}:rl:1", "--out", str(tmp_path / "step"))
+    assert next(iter(Ledger.open(tmp_path / "step", write=False).records(EvaluationResult))).weights == versions[0].weights
+
+
+def test_a_step_whose_weights_do_not_come_out_again_is_refused(run, monkeypatch):
+    real = PolicyLearner.update
+
+    def otherwise(self, *given, **named):
+        done = real(self, *given, **named)
+        next(self.decoder.parameters()).data[0] += 1e-3
+        return done
+
+    monkeypatch.setattr(PolicyLearner, "update", otherwise)
+    with pytest.raises(LedgerError, match="did not come out again"):
+        asked(f"{run}:rl:1")
 
 
 def test_a_finished_evaluation_is_not_made_again_and_a_folder_of_another_refuses(run, file, folders):
@@ -98,7 +124,8 @@ def test_an_evaluation_is_audited_like_a_run(folders):
 
 
 @pytest.mark.parametrize(("policy", "words"), [
-    ("{run}:nowhere", "no finished stage"), ("{run}:cold_start:3", "step 3 of cold_start were not kept"),
+    ("{run}:nowhere", "no finished stage"), ("{run}:cold_start:3", "published no policy after step 3"),
+    ("{run}:rl:7", "give rl:1 to rl:2"),
     ("no/such/model/anywhere", "no model found"), ("{run}x:cold_start", "no run and no model"),
     ("http://localhost:1/v1", "endpoint")])
 def test_a_policy_that_cannot_be_found_is_refused_with_the_reason(run, file, policy, words):
@@ -112,11 +139,11 @@ def test_a_policy_with_another_template_and_a_verifier_that_changed_are_refused(
     for name, value in changed.items():
         other = dataclasses.replace(made, protocol=dataclasses.replace(made.protocol, **{name: value}))
         with pytest.raises(ProtocolRefused, match=r"template|judges"):
-            evaluating.evaluate_into(run.parent / name, other, subject(str(run)), Quiet(), dtype="auto")
+            evaluating.evaluate_into(run.parent / name, other, asked(str(run)), Quiet(), dtype="auto")
 
 
 def test_a_checkpoint_that_was_changed_after_the_run_is_not_evaluated(run, file, monkeypatch):
-    chosen = subject(f"{run}:cold_start")
+    chosen = asked(f"{run}:cold_start")
     next(iter(chosen.policy.decoder.parameters())).data[0] += 1.0
     with pytest.raises(LedgerError, match="not the policy that the run published"):
         evaluating.evaluate_into(run.parent / "changed", protocols.load(file), chosen, Quiet(), dtype="auto")

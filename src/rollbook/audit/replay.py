@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from rollbook.audit.replay_steps import PolicyStep, new_learner, policy_step, sf
 from rollbook.audit.ruler import TOLERANCES, Ruler
 from rollbook.ledger import Event, Ledger, environment_manifest
 from rollbook.ledger.sameness import Unlike, unlike
-from rollbook.models.load import load_policy
+from rollbook.models.load import Policy, load_policy
 from rollbook.models.tokenizer import load_tokenizer
 from rollbook.models.weights import load_into, published_hash, read_tensors, weight_hash
 from rollbook.records import (
@@ -51,6 +52,11 @@ def replay_run(path: str | os.PathLike[str], *, only: Sequence[str] = (), thread
     return Replay(ledger, only, threads, progress).report()
 
 
+def weights_of(path: Path, version: PolicyVersion, progress: Progress | None = None) -> Policy:
+    """The policy that a stage published after one of its steps, computed again from what the run stored, bit for bit."""
+    return Replay(Ledger.open(path, write=False), (version.stage,), None, progress).until(version)
+
+
 class Replay(Beside):
     """Goes once through the log; holds one set of weights, its optimizer, and the trajectories of one batch."""
 
@@ -70,8 +76,8 @@ class Replay(Beside):
         self.dtype, self.threads = prepared(ledger, recipe, self.first, threads)
         self.unlike = unlike(ledger.manifest, {**environment_manifest(), "threads": self.threads})
         self.ruler = Ruler(exact=not any(one.moves_update for one in self.unlike), tolerance=TOLERANCES[_name(self.dtype)])
-        policy = load_policy(recipe.settings.model)
-        self.decoder, self.tokenizer = policy.decoder, policy.tokenizer
+        self.policy = load_policy(recipe.settings.model)
+        self.decoder, self.tokenizer = self.policy.decoder, self.policy.tokenizer
         self.versions: dict[str, PolicyVersion] = {}
         self.ends: dict[str, PolicyVersion] = {}
         self.checkpoints: dict[str, str] = {}
@@ -105,6 +111,23 @@ class Replay(Beside):
                             dtype=_name(self.dtype), unlike=self.unlike, tolerance=None if exact else self.ruler.tolerance,
                             largest=dict(self.ruler.largest), stages=tuple(self.done), mismatches=tuple(self.ruler.found),
                             notes=tuple(self.notes))
+
+    def until(self, version: PolicyVersion) -> Policy:
+        """The policy as it was when this version was published; refuses where the bits cannot be had or do not come out."""
+        self.resident = self.first.id
+        for event in self.ledger.events():
+            self._take_event(event)
+            if self.ruler.found or event.id == version.id:
+                break
+        now = weight_hash(self.decoder.named_parameters())
+        if now != version.weights:
+            apart = "; ".join(f"{one.what}: {one.there} there, {one.here} here" for one in self.unlike if one.moves_update)
+            first = f" ({self.ruler.found[0]})" if self.ruler.found else ""
+            raise LedgerError(f"the weights of version {version.index} did not come out again",
+                              got=f"{now[:12]} for {version.weights[:12]}{first}",
+                              why=apart or "`rollbook replay` names the first difference",
+                              fix="evaluate where the run was made, or the end of a stage, whose weights are kept")
+        return replace(self.policy, decoder=self.decoder)
 
     def _take_event(self, event: Event) -> None:
         match event.kind:

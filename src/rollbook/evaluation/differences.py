@@ -15,6 +15,7 @@ from rollbook.records import EvaluationProtocol, RollbookError, encode
 
 FOLDED = ("aggregation", "tools")               # a rule with its k and selector is one thing
 REWORDING = ("system_prompt", "max_tokens", "max_turns", "max_seconds", "tools")    # stand in the task records themselves
+OF_A_WORLD = {"environment", "verifier", "scaffold", "max_turns", "max_seconds"}      # follow from the environment's settings
 SHOWN = 40
 
 
@@ -58,7 +59,8 @@ class Setting:
 def differences(before: Setting, after: Setting, *, policy_as_one: bool = False) -> tuple[Difference, ...]:
     """Everything that differs, consequences folded into their cause. With `policy_as_one`, how two policies came to be is not
     looked into."""
-    names = _folded(differing(before.protocol, after.protocol), same_problems=before.problems == after.problems)
+    played = before.protocol.world is not None and after.protocol.world is not None
+    names = _folded(differing(before.protocol, after.protocol), same_problems=before.problems == after.problems, played=played)
     found = [Difference(name=name, before=_value(before.protocol, name), after=_value(after.protocol, name)) for name in names]
     found += _of_maps(before.circumstances, after.circumstances)
     return (*_of_policies(before, after, policy_as_one), *found)
@@ -103,8 +105,9 @@ def _of_maps(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Differ
 _ABSENT = object()
 
 
-def _folded(names: Iterable[str], *, same_problems: bool) -> list[str]:
-    """Names of causes: a field with parts under one name, and no field that follows from another that differs."""
+def _folded(names: Iterable[str], *, same_problems: bool, played: bool) -> list[str]:
+    """Names of causes: a field with parts under one name, and no field that follows from another that differs. `played`: both are
+    of episodes, whose scaffold is named after environment and budget."""
     held = list(dict.fromkeys(name.partition(".")[0] if name.partition(".")[0] in FOLDED else name for name in names))
     judged = any(name.startswith("reward.") for name in held)
     follow = set()
@@ -112,6 +115,10 @@ def _folded(names: Iterable[str], *, same_problems: bool) -> list[str]:
         follow |= {"verifier", "environment", "extraction"}
     if "verifier" in held or "scaffold" in held or "tools" in held:
         follow.add("environment")
+    if any(name.partition(".")[0] == "world" for name in held):
+        follow |= OF_A_WORLD
+    if played and "max_tokens" in held:
+        follow.add("scaffold")
     if same_problems and set(held) & set(REWORDING):
         follow.add("tasks")
     if not same_problems:

@@ -29,7 +29,9 @@ from rollbook.records import (
     digest,
     encode,
 )
-from rollbook.records.recipe import RewardSettings
+from rollbook.records.composition import ComposedReward
+from rollbook.records.ready_made import NamedReward
+from rollbook.records.recipe import EnvironmentReward, Reward, RewardSettings
 from rollbook.tasks import Likeness, Side, decontaminate
 
 FORMAT = 1
@@ -198,7 +200,12 @@ def system_prompt(tasks: Sequence[Task]) -> str:
     return told.pop()
 
 
-def reward_name(reward: RewardSettings) -> str:
+def reward_name(reward: Reward) -> str:
     """How an answer is read from a response."""
-    how = {"magistral": "the last box after the closing tag"}.get(reward.composition)
-    return f"{reward.composition}: {how}" if how is not None else reward.composition
+    match reward:
+        case RewardSettings():
+            return f"{reward.composition}: the last box after the closing tag"
+        case EnvironmentReward():
+            return "environment: the state that an episode ends with"
+        case NamedReward() | ComposedReward():
+            return f"{type(reward).__name__} {digest(canonical(encode(reward)))[:12]}: as each of its parts reads it"

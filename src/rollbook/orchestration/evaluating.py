@@ -5,6 +5,7 @@ Tasks are asked in parts; a part commits whole, an unfinished one is asked again
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,6 @@ from typing import Any
 
 import torch
 
-from rollbook.environments import single_turn_image
 from rollbook.evaluation.attempts import Attempt, Rule, average, best_of_n, majority_at_k, pass_at_k, per_task
 from rollbook.evaluation.heldout import tasks_hash
 from rollbook.evaluation.intervals import ENOUGH, cluster_bootstrap
@@ -25,10 +25,12 @@ from rollbook.ledger import Ledger, close_census, environment_manifest
 from rollbook.models.load import Policy
 from rollbook.models.runtime import prepare
 from rollbook.models.weights import weight_hash
+from rollbook.orchestration.judges import Judging, default_judging, measured_by
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.session import Progress
 from rollbook.orchestration.step import families
 from rollbook.orchestration.subjects import Subject
+from rollbook.orchestration.surroundings import Surroundings, episodes, surroundings
 from rollbook.records import (
     Aggregation,
     Census,
@@ -54,10 +56,11 @@ from rollbook.records import (
     encode,
 )
 from rollbook.records.graph import START
-from rollbook.records.recipe import Evaluate, RewardSettings, RunSettings
-from rollbook.rewards import MagistralJudge, package_versions
+from rollbook.records.recipe import EnvironmentReward, Evaluate, JudgeSettings, Reward, RewardSettings, RunSettings, Settings
+from rollbook.rewards.composed.judge import checked
 from rollbook.rewards.magistral import format_gate
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.rollouts.environment import scaffold
 from rollbook.rollouts.solve import SCAFFOLD, Rollouts
 
 ATTEMPTS = 256      # of a part; fixed, because attempts are named by their part
@@ -74,25 +77,50 @@ def freeze(run: Path, stage: str | None, *, name: str, trials: int | None, aggre
         raise LedgerError("no evaluation stage of this run has this name", got=repr(stage),
                           fix=f"one of {', '.join(stages) or 'none: this run evaluates nothing'}")
     settings, told = recipe.settings, stages[chosen]
-    if settings.environment is not None or not isinstance(settings.reward, RewardSettings):
-        raise ProtocolRefused("only single-turn tasks with the reward `magistral` can be frozen into a protocol so far",
-                              got=f"reward {type(settings.reward).__name__}, "
-                                  f"{'with' if settings.environment is not None else 'without'} an environment",
-                              why="`rollbook eval` asks each task once; the run's own evaluation stages do more",
-                              fix="compare the evaluation stages of such runs in their reports")
+    reward = settings.reward if told.reward is None else settings.rewards[told.reward]
+    judges = _judges_named(reward, settings)
+    if aggregation.rule == "majority" and not isinstance(reward, RewardSettings):
+        raise ProtocolRefused("a majority needs answers that can be compared as text",
+                              got=f"{aggregation} of {reward_name(reward)}",
+                              why="only the reward `magistral` says how an answer is read out of a response",
+                              fix="choose mean, pass@k or best@k:SELECTOR")
     tasks = _heldout(ledger, next((r for r in ledger.records(EvalReport) if r.stage == chosen), None))
     raw_of = {content_id(raw): raw for raw in ledger.records(RawTask)}
-    with MagistralJudge(settings.reward) as judge:
-        image = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
-        verifier = judge.digest
+    world, context = settings.environment, settings.model.context
+    with surroundings(world, settings.tasks.max_tokens) as around, _judging(reward, judges, around) as used:
+        image, verifier = content_id(used.image), used.judge.digest
+        harness = SCAFFOLD if around is None else scaffold(around.spec, around.rules)
     protocol = EvaluationProtocol(
-        name=name, tasks=tasks_hash(tasks), task_count=len(tasks), environment=content_id(image), verifier=verifier,
-        reward=settings.reward, template=str(ledger.manifest.get("template")), system_prompt=system_prompt(tasks),
-        scaffold=SCAFFOLD, tools=tuple(sorted({tool for task in tasks for tool in task.tools})), sampling=told.sampling,
-        seed=settings.run.seed, trials=told.trials if trials is None else trials, max_tokens=settings.tasks.max_tokens,
-        max_turns=1, max_seconds=None, aggregation=aggregation, extraction=reward_name(settings.reward),
-        in_family=all(split.in_family for split in ledger.records(SplitManifest)))
+        name=name, tasks=tasks_hash(tasks), task_count=len(tasks), environment=image, verifier=verifier,
+        reward=reward, scaffold=harness, template=str(ledger.manifest.get("template")), system_prompt=system_prompt(tasks),
+        tools=tuple(sorted({tool for task in tasks for tool in task.tools})), sampling=told.sampling,
+        seed=settings.run.seed, trials=told.trials if trials is None else trials, aggregation=aggregation,
+        extraction=reward_name(reward), in_family=all(split.in_family for split in ledger.records(SplitManifest)),
+        max_tokens=settings.tasks.max_tokens, max_turns=1 if world is None else world.max_turns,
+        max_seconds=None if world is None else world.max_seconds, world=world, context=None if world is None else context,
+        judges=judges or None)
     return Bundle(protocol=protocol, tasks=tasks, raws=tuple(raw_of[raw] for raw in dict.fromkeys(task.raw for task in tasks)))
+
+
+def _judges_named(reward: Reward, settings: Settings) -> dict[str, JudgeSettings]:
+    """The models asked in words that a reward names; refuses one that a run's own reward model measures."""
+    if isinstance(reward, RewardSettings | EnvironmentReward):
+        return {}
+    if models := measured_by(reward):
+        raise ProtocolRefused("a reward model of a run cannot be frozen into a protocol", got=", ".join(models),
+                              why="a protocol is evaluated without the run that trained the model",
+                              fix="freeze an evaluation stage whose reward is measured by verifiers or judges")
+    parts = checked(reward).parts.values()
+    return {name: judge for name, judge in settings.judges.items() if any(part.measure == f"judge:{name}" for part in parts)}
+
+
+@contextlib.contextmanager
+def _judging(reward: Reward, judges: Mapping[str, JudgeSettings], around: Surroundings | None) -> Iterator[Judging]:
+    used = default_judging(reward, judges, around)
+    try:
+        yield used
+    finally:
+        used.judge.close()
 
 
 def _heldout(ledger: Ledger, report: EvalReport | None) -> tuple[Task, ...]:
@@ -113,7 +141,8 @@ class Running:
     subject: Subject
     ledger: Ledger
     rollouts: Rollouts
-    judge: MagistralJudge
+    used: Judging
+    around: Surroundings | None
     weights: str
 
 
@@ -127,16 +156,19 @@ def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progres
                           got=f"{weights[:12]} for {subject.weights[:12]}",
                           why="it was changed after the run", fix="restore it from a copy of the run")
     ledger = _opened(out, _manifest(bundle, subject, weights, compute))
-    with ledger, MagistralJudge(bundle.protocol.reward) as judge:
+    protocol = bundle.protocol
+    with (ledger, surroundings(protocol.world, protocol.max_tokens) as around,
+          _judging(protocol.reward, protocol.judges or {}, around) as used):
         done = next(iter(ledger.records(EvaluationResult)), None)
         if done is not None:
             progress.note("the evaluation is complete; nothing to do")
             return done
-        _check_judge(bundle.protocol, judge)
+        _check_judge(protocol, used.judge.digest)
         engine = EmbeddedEngine(stop_ids=subject.policy.tokenizer.stop_ids, dtype=compute, decode=subject.policy.tokenizer.decode)
-        rollouts = Rollouts(sampler=engine, tokenizer=subject.policy.tokenizer, sampling=bundle.protocol.sampling,
-                            seed=bundle.protocol.seed, max_tokens=bundle.protocol.max_tokens)
-        running = Running(bundle=bundle, subject=subject, ledger=ledger, rollouts=rollouts, judge=judge, weights=weights)
+        rollouts = Rollouts(sampler=engine, tokenizer=subject.policy.tokenizer, sampling=protocol.sampling,
+                            seed=protocol.seed, max_tokens=protocol.max_tokens)
+        running = Running(bundle=bundle, subject=subject, ledger=ledger, used=used, around=around, weights=weights,
+                          rollouts=rollouts if around is None else episodes(rollouts, around, protocol.context or 0))
         _begin(running, engine)
         return _finish(running, _all_parts(running, progress))
 
@@ -156,17 +188,22 @@ def _check_fits(bundle: Bundle, policy: Policy) -> None:
                               fix="freeze a protocol with this policy's template, and compare under that")
     longest = max(len(policy.tokenizer.prompt(task.prompt)) for task in bundle.tasks)
     context = policy.decoder.architecture.context
-    if longest + bundle.protocol.max_tokens > context:
+    if bundle.protocol.context is not None and context < bundle.protocol.context:
+        raise ProtocolRefused("the protocol's episodes do not fit this policy's context",
+                              got=f"{bundle.protocol.context} > {context}",
+                              why="they would be cut or compacted earlier than another policy's",
+                              fix="freeze a protocol of a run with a smaller model.context, or choose another policy")
+    if bundle.protocol.world is None and longest + bundle.protocol.max_tokens > context:
         raise ProtocolRefused("prompts and answers do not fit this policy's context",
                               got=f"longest prompt {longest} + {bundle.protocol.max_tokens} > {context}",
                               why="an answer would be cut by the context and not by its budget",
                               fix="use a protocol with a smaller budget, or another policy")
 
 
-def _check_judge(protocol: EvaluationProtocol, judge: MagistralJudge) -> None:
-    if judge.digest != protocol.verifier:
+def _check_judge(protocol: EvaluationProtocol, digest: str) -> None:
+    if digest != protocol.verifier:
         raise ProtocolRefused("this version judges differently than the one that froze the protocol",
-                              got=f"verifier {judge.digest[:12]} for {protocol.verifier[:12]}",
+                              got=f"verifier {digest[:12]} for {protocol.verifier[:12]}",
                               why="its code or its packages changed", fix="evaluate with that version, or freeze a new protocol")
 
 
@@ -205,10 +242,12 @@ def _begin(running: Running, engine: EmbeddedEngine) -> None:
         publisher.load(0)
         return
     ledger.append(bundle.protocol)
-    ledger.append(single_turn_image(verifier=running.judge.stamp, dependencies=package_versions()))
+    ledger.append(running.used.image)
+    if running.around is not None:
+        ledger.append(running.around.spec)
     ledger.write_table("tasks/raw", bundle.raws)
     ledger.write_table("tasks/heldout", bundle.tasks)
-    ledger.append(running.judge.composition)
+    ledger.append(running.used.judge.composition)
     publisher.publish(START, None, (), optimizer=None)
 
 
@@ -243,7 +282,7 @@ def _part(running: Running, scope: str, tasks: Sequence[Task], began: float) -> 
     issued = running.rollouts.dispatch(tasks, running.bundle.protocol.trials, scope=scope, envelope=envelope)
     ledger.append_many([envelope, issued])
     traces = running.rollouts.solve(tasks, running.bundle.protocol.trials, scope=scope, envelope=envelope)
-    verdicts = running.judge.judge(traces, by_id)
+    verdicts = running.used.judge.judge(traces, by_id)
     outcomes = [outcome(t, v, by_id[t.task].family) for t, v in zip(traces, verdicts, strict=True)]
     ledger.write_traces(scope, traces, verdicts, outcomes)
     ledger.append(close_census(scope, families([issued], by_id), outcomes), observed={"seconds": time.monotonic() - began})

@@ -15,7 +15,7 @@ from rollbook.records import ChatModel, Composition, EnvironmentImage, RecipeErr
 from rollbook.records.composition import ComposedReward
 from rollbook.records.ready_made import NamedReward
 from rollbook.records.recipe import EnvironmentReward, JudgeSettings, Pretrained, Reward, RewardSettings
-from rollbook.rewards import MagistralJudge, package_versions
+from rollbook.rewards import EnvironmentJudge, MagistralJudge, package_versions
 from rollbook.rewards.composed import ComposedJudge
 from rollbook.rewards.composed.judge import checked
 from rollbook.rewards.composed.measures import Sources
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rollbook.orchestration.session import JudgeWithStamp, Session
+    from rollbook.orchestration.surroundings import Surroundings
     from rollbook.records import Scorer
 
 
@@ -88,6 +89,14 @@ def make_judge(reward: Reward, scorers: Mapping[str, Scorer]) -> JudgeWithStamp:
     if not runs:
         return ComposedJudge(reward, Sources(scorers=scorers))
     return WithRunner(reward, Sources(scorers=scorers, runner=isolated_runner()))
+
+
+def default_judging(reward: Reward, judges: Mapping[str, JudgeSettings], around: Surroundings | None) -> Judging:
+    """The judge of a reward that needs no model of a run, with the image of what its verdicts depend on."""
+    if around is not None and isinstance(reward, EnvironmentReward):
+        return Judging(judge=EnvironmentJudge(reward, around.definition, around.image, around.services), image=around.image)
+    judge = make_judge(reward, written_judges(reward, judges))
+    return Judging(judge=judge, image=single_turn_image(verifier=judge.stamp, dependencies=package_versions()))
 
 
 def judging(session: Session, reward: str | None) -> Judging:

@@ -13,7 +13,6 @@ from types import FrameType
 import psutil
 import torch
 
-from rollbook.environments import single_turn_image
 from rollbook.evaluation.gate import undecided
 from rollbook.evaluation.protocols import protect, registered
 from rollbook.ledger import Ledger, environment_manifest
@@ -22,17 +21,16 @@ from rollbook.models.load import Policy, load_policy, news
 from rollbook.models.runtime import prepare
 from rollbook.orchestration.engines import check_engine, engine_of
 from rollbook.orchestration.environment_proof import prove_environment
-from rollbook.orchestration.judges import make_judge, written_judges
+from rollbook.orchestration.judges import default_judging
 from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.reuse import Reuse, reusable, take_over
-from rollbook.orchestration.session import JudgeWithStamp, Progress, Session
+from rollbook.orchestration.session import Progress, Session
 from rollbook.orchestration.stages import run_stage, steps_of
 from rollbook.orchestration.state import StepState, drop_state, read_state, restore
-from rollbook.orchestration.surroundings import Surroundings, environment_tasks, surroundings
+from rollbook.orchestration.surroundings import environment_tasks, surroundings
 from rollbook.records import (
     Diverged,
-    EnvironmentImage,
     LedgerError,
     PolicyVersion,
     RecipeError,
@@ -46,15 +44,12 @@ from rollbook.records import (
 )
 from rollbook.records.graph import START, order
 from rollbook.records.recipe import (
-    EnvironmentReward,
     Fsdp2,
     PolicyGradient,
     Pretrained,
-    RewardSettings,
     SamplingSettings,
     Settings,
 )
-from rollbook.rewards import EnvironmentJudge, MagistralJudge, package_versions
 from rollbook.tasks import Acquired, Likeness, Side, Split, acquire, decontaminate, shares, split
 
 LIKENESS = Likeness(ngram=13, jaccard=0.8, boilerplate=0.05)      # 13 words: GPT-3's overlap, arXiv 2005.14165 appendix C
@@ -177,30 +172,21 @@ def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split],
              dtype: torch.dtype) -> Iterator[Session]:
     policy, sides = made
     session = None
-    with surroundings(recipe.settings) as around, contextlib.ExitStack() as opened:
-        judge, image = _judging(recipe.settings, around)
+    settings = recipe.settings
+    with surroundings(settings.environment, settings.tasks.max_tokens) as around, contextlib.ExitStack() as opened:
+        default = default_judging(settings.reward, settings.judges, around)
         try:
             engine = opened.enter_context(engine_of(recipe.settings, policy, dtype))
-            session = Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=judge, sides=sides,
-                              tasks={task.id: task for task in (*sides.train, *sides.heldout)}, image=image, dtype=dtype,
+            session = Session(recipe=recipe, ledger=ledger, policy=policy, engine=engine, judge=default.judge, sides=sides,
+                              tasks={task.id: task for task in (*sides.train, *sides.heldout)}, image=default.image, dtype=dtype,
                               publisher=Publisher(ledger, policy.decoder, engine, next_index=0,
                                                   probe=policy.tokenizer.prompt(sides.train[0].prompt)), versions={},
                               around=around, progress=progress)
             yield session
         finally:
-            judge.close()
+            default.judge.close()
             for used in session.judges.values() if session is not None else ():
                 used.judge.close()
-
-
-def _judging(settings: Settings, around: Surroundings | None) -> tuple[JudgeWithStamp, EnvironmentImage]:
-    """The default judge of a run and the image of what its verdicts depend on."""
-    reward = settings.reward
-    if around is not None and isinstance(reward, EnvironmentReward):
-        return EnvironmentJudge(reward, around.definition, around.image, around.services), around.image
-    judge = MagistralJudge(reward) if isinstance(reward, RewardSettings) else make_judge(
-        reward, written_judges(reward, settings.judges))
-    return judge, single_turn_image(verifier=judge.stamp, dependencies=package_versions())
 
 
 def _loaded(settings: Settings, progress: Progress) -> Policy:

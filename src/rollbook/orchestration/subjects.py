@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,17 @@ class Subject:
     training: Training | None
 
 
-def subject(text: str) -> Subject:
-    """RUN[:STAGE[:STEP]], a model folder, or a built-in name."""
+Rebuild = Callable[[Path, PolicyVersion], Policy]
+
+
+def subject(text: str, *, rebuild: Rebuild) -> Subject:
+    """RUN[:STAGE[:STEP]], a model folder, or a built-in name.
+
+    `rebuild` computes a version whose weights a run did not keep, those of a step before its stage's last.
+    """
     path, stage, step = _parts(text)
     if (path / "manifest.json").is_file():
-        return _of_run(path, stage, step)
+        return _of_run(path, (stage, step), rebuild)
     if text.startswith(("http://", "https://")):
         raise ModelError("an endpoint cannot be evaluated by this version", got=text,
                          why="a trajectory holds the exact tokens that were sampled, which only an engine of ours reports yet",
@@ -67,7 +73,8 @@ def _parts(text: str) -> tuple[Path, str | None, str | None]:
     return Path(path), stage or None, step or None
 
 
-def _of_run(path: Path, stage: str | None, step: str | None) -> Subject:
+def _of_run(path: Path, asked: tuple[str | None, str | None], rebuild: Rebuild) -> Subject:
+    stage, step = asked
     ledger = Ledger.open(path, write=False)
     recipe = next(iter(ledger.records(ResolvedRecipe)), None)
     ends = {end.stage: end for end in ledger.records(StageEnd)}
@@ -78,8 +85,11 @@ def _of_run(path: Path, stage: str | None, step: str | None) -> Subject:
                           why="it stopped before it published one, or is no training run",
                           fix="give a run whose first stage has begun")
     name = stage or (list(kept)[-1] if kept else START)
-    _check_step(ledger, ends, name, step)
-    if name == START:
+    earlier = None if step is None else _published(ledger, ends.get(name), name, step)
+    if earlier is not None:
+        version = versions[earlier]
+        policy, name = rebuild(path, version), f"{name}:{step}"
+    elif name == START:
         version = next(one for one in versions.values() if one.index == 0)
         policy = load_policy(recipe.settings.model)
     else:
@@ -92,16 +102,17 @@ def _of_run(path: Path, stage: str | None, step: str | None) -> Subject:
                    weights=version.weights, recipe=dict(leaves(encode(recipe.settings))), training=training(ledger, version))
 
 
-def _check_step(ledger: Ledger, ends: Mapping[str, StageEnd], stage: str, step: str | None) -> None:
-    """Refuses a step other than a stage's last: only there are weights kept."""
-    if step is None:
-        return
-    last = max((report.step for report in ledger.records(StepReport) if report.stage == stage), default=None)
-    last = max((report.step for report in ledger.records(SftReport) if report.stage == stage), default=last)
-    if not step.isdigit() or stage not in ends or int(step) != last:
-        raise LedgerError(f"the weights of step {step} of {stage} were not kept", got=f"{ledger.root.name}:{stage}:{step}",
-                          why="a stage keeps those it ends with",
-                          fix=f"{stage}:{last}" if last is not None and stage in ends else "name a stage that has ended")
+def _published(ledger: Ledger, end: StageEnd | None, stage: str, step: str) -> str | None:
+    """The version that a policy stage published after `step`; None where the stage ended with it and kept its weights."""
+    made = {str(report.step): report.published for report in ledger.records(StepReport) if report.stage == stage}
+    last = max((report.step for report in ledger.records(SftReport) if report.stage == stage), default=None)
+    if step not in made and (end is None or step != str(last)):
+        ranges = f"{stage}:{next(iter(made))} to {stage}:{list(made)[-1]}" if made else f"{stage} without a step"
+        raise LedgerError(f"{stage} published no policy after step {step}", got=f"{ledger.root.name}:{stage}:{step}",
+                          why="a policy stage publishes one after each of its steps, other stages when they end",
+                          fix=f"give {ranges}")
+    found = made.get(step)
+    return None if end is not None and found in (None, end.ended) else found
 
 
 def _load(ledger: Ledger, end: StageEnd, kept: Mapping[str, StageEnd], recipe: ResolvedRecipe) -> Policy:

@@ -47,28 +47,32 @@ class Surroundings:
 
 
 @contextlib.contextmanager
-def surroundings(settings: Settings) -> Iterator[Surroundings | None]:
-    """The recipe's environment, while it is used; None where every task is a single turn."""
-    if settings.environment is None:
+def surroundings(environment: EnvironmentSettings | None, max_tokens: int) -> Iterator[Surroundings | None]:
+    """The environment, while it is used; None where every task is a single turn. `max_tokens` are the policy's of an episode."""
+    if environment is None:
         yield None
         return
-    spec = spec_of(settings.environment, settings.tasks.max_tokens)
+    spec = spec_of(environment, max_tokens)
     definition = load_definition(spec)
     with open_services() as services:
         yield Surroundings(spec=spec, definition=definition, image=definition.image(), services=services,
-                           rules=rules_of(settings.environment))
+                           rules=rules_of(environment))
 
 
 def rollouts_of(settings: Settings, policy: Policy, engine: Engine, around: Surroundings | None,
                 sampling: SamplingSettings) -> Rollouts:
     """What a stage samples with: single turns, or episodes in the run's environment."""
-    seed, max_tokens = settings.run.seed, settings.tasks.max_tokens
-    if around is None:
-        return Rollouts(sampler=engine, tokenizer=policy.tokenizer, sampling=sampling, seed=seed, max_tokens=max_tokens)
+    plain = Rollouts(sampler=engine, tokenizer=policy.tokenizer, sampling=sampling, seed=settings.run.seed,
+                     max_tokens=settings.tasks.max_tokens)
     context = min(settings.model.context, policy.decoder.architecture.context)      # that prompt and turns may fill together
-    return EnvironmentRollouts(sampler=engine, tokenizer=policy.tokenizer, sampling=sampling, seed=seed, max_tokens=max_tokens,
-                               spec=around.spec, definition=around.definition, services=around.services, rules=around.rules,
-                               context=context)
+    return plain if around is None else episodes(plain, around, context)
+
+
+def episodes(plain: Rollouts, around: Surroundings, context: int) -> EnvironmentRollouts:
+    """The same sampling as episodes in an environment; prompt and turns fill `context` tokens together at most."""
+    return EnvironmentRollouts(sampler=plain.sampler, tokenizer=plain.tokenizer, sampling=plain.sampling, seed=plain.seed,
+                               max_tokens=plain.max_tokens, stop=plain.stop, spec=around.spec, definition=around.definition,
+                               services=around.services, rules=around.rules, context=context)
 
 
 def spec_of(s: EnvironmentSettings, max_tokens: int) -> EnvironmentSpec:

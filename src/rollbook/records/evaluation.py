@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from rollbook.records.codec import content_id
+from rollbook.records.codec import SPARSE, content_id
 from rollbook.records.decisions import Interval
 from rollbook.records.errors import RecordError
-from rollbook.records.recipe import RewardSettings, SamplingSettings
+from rollbook.records.recipe import EnvironmentReward, EnvironmentSettings, JudgeSettings, Reward, SamplingSettings
 
 Rule = Literal["mean", "pass", "majority", "best"]
 INCIDENT_ACTIONS = ("none", "rollback")
@@ -47,6 +47,8 @@ class EvaluationProtocol:
 
     `tasks` hashes the ordered task ids. `environment` is an image's id, `verifier` the judge's digest, `extraction` says how an
     answer is read from a response. `max_seconds` None is no limit. Seeds and names fix every uniform: two policies face the same.
+    `world` is the environment that attempts are episodes in, None where every task is a single turn; `context` the tokens that a
+    prompt and all turns may fill there. `judges` are the models asked in words that the reward names.
 
     Example: EvaluationProtocol(name="heldout", tasks="9f..", task_count=512, environment="EnvironmentImage:1", verifier="77..",
         reward=RewardSettings(...), template="b2..", system_prompt="...", scaffold="single_turn/1", tools=(),
@@ -60,7 +62,7 @@ class EvaluationProtocol:
     task_count: int
     environment: str
     verifier: str
-    reward: RewardSettings
+    reward: Reward
     template: str
     system_prompt: str
     scaffold: str
@@ -74,8 +76,15 @@ class EvaluationProtocol:
     aggregation: Aggregation
     extraction: str
     in_family: bool
+    world: EnvironmentSettings | None = field(default=None, metadata=SPARSE)
+    context: int | None = field(default=None, metadata=SPARSE)
+    judges: Mapping[str, JudgeSettings] | None = field(default=None, metadata=SPARSE)
 
     def __post_init__(self) -> None:
+        if (self.world is None) != (self.context is None) or (self.world is None and isinstance(self.reward, EnvironmentReward)):
+            raise RecordError("episodes come with their environment and its context, and only they are graded by it",
+                              got=f"world {None if self.world is None else self.world.name}, context {self.context}, "
+                                  f"reward {type(self.reward).__name__}", why="one without the other cannot be evaluated again")
         if min(self.trials, self.task_count, self.max_tokens, self.max_turns) < 1:
             raise RecordError("a protocol has tasks, trials and a budget", got=f"{self.task_count} tasks, {self.trials} trials, "
                               f"{self.max_tokens} tokens, {self.max_turns} turns", why="of nothing there is no result")

@@ -34,6 +34,11 @@ from rollbook.rollouts.solve import Rollouts
 SCAFFOLD = "turns/1"
 
 
+def scaffold(spec: EnvironmentSpec, rules: EpisodeRules) -> str:
+    """The name of the harness: its version with a hash of environment and rules."""
+    return f"{SCAFFOLD}/{digest(canonical([spec.id, encode(rules)]))[:32]}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRollouts(Rollouts):
     """What a stage samples with where tasks have an environment. `context` is the model's, in tokens.
@@ -55,9 +60,8 @@ class EnvironmentRollouts(Rollouts):
     def envelope(self, weights: str) -> SamplingEnvelope:
         """The request as it is made to the policy with this weight hash; `scaffold` names the harness and its rules."""
         budget = self.budget
-        named = digest(canonical([self.spec.id, encode(self.rules)]))[:32]
         return replace(Rollouts.envelope(self, weights), max_tokens=budget.max_tokens, max_turns=budget.max_turns,
-                       max_seconds=budget.max_seconds, scaffold=f"{SCAFFOLD}/{named}")
+                       max_seconds=budget.max_seconds, scaffold=scaffold(self.spec, self.rules))
 
     def solve(self, tasks: Sequence[Task], per_task: int, *, scope: str, envelope: SamplingEnvelope) -> list[Trace]:
         """`per_task` episodes at each task, in order; a task's attempts form one group, named by scope, place and task.

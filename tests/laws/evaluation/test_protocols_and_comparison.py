@@ -13,7 +13,7 @@ from rollbook.evaluation.comparison import Answered, Side, Training, compared, s
 from rollbook.evaluation.differences import ComparisonRefused, Difference, differences, the_one_difference
 from rollbook.evaluation.protocols import ProtocolRefused
 from rollbook.records import Aggregation, EvaluationResult, Interval, RecordError, Spend
-from rollbook.records.recipe import SamplingSettings
+from rollbook.records.recipe import EnvironmentReward, EnvironmentSettings, SamplingSettings
 from rollbook.tasks import Likeness
 from rollbook.tasks import Side as Tasks
 
@@ -58,6 +58,39 @@ PLANTED = {
 def test_a_planted_difference_is_named_and_is_the_only_one(name):
     assert [one.name for one in differences(setting(), PLANTED[name])] == [name]
     assert the_one_difference(setting(), PLANTED[name]).name == name
+
+
+WORLD = EnvironmentSettings(name="calculator", definition="package:World", parameters={"terms": 2}, tools=("calc",),
+                            dialect="hermes", reasoning="keep", announce=True, max_turns=4)
+
+
+def played(world=WORLD, **changes):
+    return setting(bundle(**{"world": world, "context": 512, "reward": EnvironmentReward(format_reward=0.1, correct_reward=0.9),
+                             "scaffold": "turns/1/a", "max_turns": world.max_turns} | changes))
+
+
+FOLLOWING = {"scaffold": "turns/1/b", "environment": "EnvironmentImage:2", "verifier": "v2"}     # hashes over its settings
+PLAYED = {
+    "world.max_turns": played(dataclasses.replace(WORLD, max_turns=8), **FOLLOWING),
+    "world.dialect": played(dataclasses.replace(WORLD, dialect="llama3"), **FOLLOWING),
+    "world.call_seconds": played(dataclasses.replace(WORLD, call_seconds=5.0), **FOLLOWING),
+    "world.compaction": played(dataclasses.replace(WORLD, compaction="summary"), **FOLLOWING),
+    "max_tokens": played(tasks=[task(n, budget=128) for n in range(4)], max_tokens=128, scaffold="turns/1/b"),
+    "context": played(context=1024),
+    "scaffold": played(scaffold="turns/2/a"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PLAYED))
+def test_a_planted_difference_between_episodes_is_named_and_is_the_only_one(name):
+    assert [one.name for one in differences(played(), PLAYED[name])] == [name]
+
+
+def test_episodes_come_with_their_environment_and_its_context():
+    for missing in ({"world": None}, {"context": None}, {"world": None, "context": None}):
+        with pytest.raises(RecordError, match="episodes come with their environment"):
+            bundle(**({"world": WORLD, "context": 512, "reward": EnvironmentReward(format_reward=0.1, correct_reward=1.0)}
+                      | missing))
 
 
 def test_every_pair_of_planted_differences_is_refused_with_both_names():

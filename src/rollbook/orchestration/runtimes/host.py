@@ -52,7 +52,7 @@ class Host:
         self.spec = spec
         self.policy = load_policy(spec.settings.model)
         self._open = contextlib.ExitStack()
-        around = self._open.enter_context(surroundings(spec.settings))
+        around = self._open.enter_context(surroundings(spec.settings.environment, spec.settings.tasks.max_tokens))
         self.engine = EmbeddedEngine(stop_ids=self.policy.tokenizer.stop_ids, dtype=getattr(torch, spec.dtype),
                                      decode=self.policy.tokenizer.decode)
         self.rollouts = rollouts_of(spec.settings, self.policy, self.engine, around, spec.sampling)
