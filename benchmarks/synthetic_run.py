@@ -185,6 +185,6 @@ def _sources(ledger: Ledger, recipe: ResolvedRecipe, sides: tuple[Sequence[Any],
     ledger.append(judge.composition)
     image = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
     ledger.append(image)
-    ledger.append(prove(image, judge, recipe.settings, tuple(train)))
+    ledger.append(prove(image, judge, recipe.settings.reward, tuple(train)))
     ledger.append(TokenizerFile(tokenizer=tokenizer.digest, template=tokenizer.template_digest,
                                 blob=ledger.put(tokenizer.document())))

@@ -19,8 +19,8 @@ from rollbook.orchestration.subjects import subject
 from rollbook.records import Decontamination, EvaluationResult, LedgerError, PolicyVersion
 from rollbook.training.policy import PolicyLearner
 
-QUICK = ("stages.cold_start.steps=6", "stages.rl.steps=2", "stages.rl.optimizer.warmup_steps=0", "stages.rl.probe=0",
-         "stages.rl.probe_every=0", "tasks.heldout=8", "reward.verify_workers=1")
+QUICK = ("stages.cold_start.steps=6", "stages.rl.steps=2", "stages.rl.filter=none", "stages.rl.optimizer.warmup_steps=0",
+         "stages.rl.probe=0", "stages.rl.probe_every=0", "tasks.heldout=8", "reward.verify_workers=1")
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,9 @@ def test_a_finished_evaluation_is_not_made_again_and_a_folder_of_another_refuses
 
 def test_an_evaluation_is_audited_like_a_run(folders):
     rows = {row.name: row.result for row in audit_run(folders[1]).rows}
-    assert {rows[name] for name in ("normalisation", "request", "events", "reward", "admission", "publication")} == {"pass"}
+    assert {rows[name] for name in ("normalisation", "environment", "request", "events", "reward", "admission",
+                                    "publication")} == {"pass"}
+    assert "fail" not in rows.values() and rows["splits"] == "not_applicable"
 
 
 @pytest.mark.parametrize(("policy", "words"), [

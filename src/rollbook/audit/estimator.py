@@ -45,9 +45,9 @@ class Recomputed:
 
 
 def inner(objective: Mapping[str, object]) -> Mapping[str, object]:
-    """The objective itself, or the one inside a correction: where credit and aggregate stand."""
+    """The objective itself, or the one inside a correction or beside a bonus: where credit and aggregate stand."""
     nested = objective.get("objective")
-    return nested if isinstance(nested, Mapping) else objective
+    return inner(nested) if isinstance(nested, Mapping) else objective
 
 
 def whole(objective: Mapping[str, object]) -> Mapping[str, object]:
@@ -126,7 +126,7 @@ def stored_step(given: Stored, found: Stored) -> Step:
     return Step(logp_T=logp_T, behavior_T=behavior_T, anchor_T=floats(given, "anchor"), reference_T=floats(given, "reference"),
                 teacher_T=floats(given, "teacher"), advantage_T=floats(given, "advantage"), seq_T=given["seq"].astype(np.int64),
                 length_S=given["length"].astype(np.int64), group_S=given["group"].astype(np.int64),
-                correct_S=given["correct"] == 1)
+                correct_S=given["correct"] == 1, entropy_T=floats(found, "entropy"))
 
 
 def rate(settings: OptimizerSettings, step: int, total: int) -> float:

@@ -58,13 +58,14 @@ class Packed:
     routes_LYK: Tensor | None = None
     mixed: Mixed | None = None
 
-    def tokens(self, index_T: Tensor, logp_T: Tensor) -> ActionTokens:
+    def tokens(self, index_T: Tensor, logp_T: Tensor, entropy_T: Tensor | None = None) -> ActionTokens:
         """The objective's view of some of the tokens."""
         def pick(value: Tensor | None) -> Tensor | None:
             return None if value is None else value[index_T]
         return ActionTokens(logp_T=logp_T, seq_T=self.seq_T[index_T], length_S=self.length_S,
                             advantage_T=self.advantage_T[index_T], behavior_T=self.behavior_T[index_T],
-                            anchor_T=pick(self.anchor_T), reference_T=pick(self.reference_T), teacher_T=pick(self.teacher_T))
+                            anchor_T=pick(self.anchor_T), reference_T=pick(self.reference_T), teacher_T=pick(self.teacher_T),
+                            entropy_T=entropy_T)
 
     def tensors(self) -> dict[str, Tensor]:
         """What is stored of the batch, by name."""
@@ -252,9 +253,10 @@ def micro_batches(part: Sequence[AdmittedGroup], max_tokens: int) -> tuple[tuple
     return tuple(tuple(sorted(held)) for _, held in bins)
 
 
-def evaluate(objective: Objective, packed: Packed, index_T: Tensor, logp_T: Tensor) -> tuple[list[Term], Tensor]:
+def evaluate(objective: Objective, packed: Packed, index_T: Tensor, logp_T: Tensor,
+             entropy_T: Tensor | None = None) -> tuple[list[Term], Tensor]:
     """The terms of some of the tokens, in the order of `packed.terms`, and which of them the trust rule clipped."""
-    tokens = packed.tokens(index_T, logp_T)
+    tokens = packed.tokens(index_T, logp_T, entropy_T)
     policy = objective(tokens)
     first = packed.terms[0]
     terms = [Term(first.name, policy.loss_T, first.coefficient, first.aggregate, first.population)]

@@ -25,28 +25,33 @@ BLOCK = 1024       # rows whose slopes, in the compute dtype, become one product
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """Per action token: log-prob of the sampled token (nats, with gradient) and entropy of its distribution (no gradient)."""
+    """Per action token, in nats: log-prob of the sampled token, with gradient; entropy of its distribution, with one if asked."""
 
     logp_T: Tensor
     entropy_T: Tensor
 
 
-def action_logprobs(decoder: Decoder, layout: Layout, *, temperature: float, dtype: torch.dtype) -> Scores:
-    """Log-probs of the layout's action tokens at sampling temperature, through a head that never holds T x V."""
+def action_logprobs(decoder: Decoder, layout: Layout, *, temperature: float, dtype: torch.dtype,
+                    entropy_gradient: bool = False) -> Scores:
+    """Log-probs of the layout's action tokens at sampling temperature, through a head that never holds T x V.
+
+    With `entropy_gradient` the entropies can be differentiated too: -p (log p + H) on every logit.
+    """
     hidden_TH = decoder(layout, dtype)[layout.predictor_T]
     if isinstance(decoder, Fallback):
-        return _through(decoder.readout(dtype), hidden_TH, layout.target_T, temperature)
-    logp_T, entropy_T = _ChunkedHead.apply(hidden_TH, decoder.head, layout.target_T, temperature)
+        return _through(decoder.readout(dtype), hidden_TH, layout.target_T, temperature, entropy_gradient)
+    logp_T, entropy_T = _ChunkedHead.apply(hidden_TH, decoder.head, layout.target_T, temperature, entropy_gradient)
     return Scores(logp_T=logp_T, entropy_T=entropy_T)
 
 
-def _through(readout: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor, temperature: float) -> Scores:
+def _through(readout: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor, temperature: float,
+             entropy_gradient: bool) -> Scores:
     """The same through any function from hidden states to logits, recomputed in backward chunk by chunk."""
     def scored(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         logits = readout(hidden)
         logits = logits if temperature == 1.0 else logits / temperature
         normalizer = logits.logsumexp(-1)
-        entropy = _entropy(logits.detach(), normalizer.detach())
+        entropy = _entropy(logits, normalizer) if entropy_gradient else _entropy(logits.detach(), normalizer.detach())
         return logits.gather(1, target[:, None])[:, 0] - normalizer, entropy
     parts = [checkpoint(scored, some, targets, use_reentrant=False)
              for some, targets in zip(hidden.split(CHUNK), target.split(CHUNK), strict=True)]
@@ -58,7 +63,8 @@ class _ChunkedHead(torch.autograd.Function):
     """log softmax(h W^T / temperature)[target], with logits recomputed in backward chunk by chunk."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, target: Tensor, temperature: float,
+                entropy_gradient: bool) -> tuple[Tensor, Tensor]:
         weight = head.to(hidden.dtype)
         logp = torch.empty(hidden.shape[0], dtype=torch.float32)
         entropy = torch.empty_like(logp)
@@ -72,14 +78,15 @@ class _ChunkedHead(torch.autograd.Function):
             normalizer[part] = top[:, 0] + total.log()
             logp[part] = picked - normalizer[part]
             entropy[part] = total.log() - mass.mul_(shifted).sum(-1) / total
-        ctx.save_for_backward(hidden, head, target, normalizer)
+        ctx.save_for_backward(hidden, head, target, normalizer, *((entropy,) if entropy_gradient else ()))
         ctx.temperature = temperature
-        ctx.mark_non_differentiable(entropy)
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
         return logp, entropy
 
     @staticmethod
-    def backward(ctx: Any, grad_logp: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        hidden, head, target, normalizer = ctx.saved_tensors
+    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        hidden, head, target, normalizer, *held = ctx.saved_tensors
         weight = head.to(hidden.dtype)
         grad_hidden = torch.empty_like(hidden)
         grad_head: Tensor | None = None
@@ -89,12 +96,20 @@ class _ChunkedHead(torch.autograd.Function):
             slope = torch.empty(rows.shape[0], weight.shape[0], dtype=hidden.dtype)
             for part, logits in _near_logits(rows, weight, ctx.temperature):
                 scale = grad_logp[block][part, None] / ctx.temperature
-                exact = logits.sub_(normalizer[block][part, None]).exp_().mul_(-scale)
-                slope[part] = exact.scatter_add_(1, target[block][part, None], scale)
+                logp = logits.sub_(normalizer[block][part, None])
+                toward = _entropy_slope(logp, held[0][block][part], grad_entropy[block][part] / ctx.temperature) if held else None
+                exact = logp.exp_().mul_(-scale).scatter_add_(1, target[block][part, None], scale)
+                slope[part] = exact if toward is None else exact.add_(toward)
             grad_hidden[block] = slope @ weight
             product = slope.T @ rows
             grad_head = product.to(head.dtype) if grad_head is None else grad_head.add_(product)
-        return grad_hidden, torch.zeros_like(head) if grad_head is None else grad_head, None, None
+        return grad_hidden, torch.zeros_like(head) if grad_head is None else grad_head, None, None, None
+
+
+def _entropy_slope(logp: Tensor, entropy: Tensor, scale: Tensor) -> Tensor:
+    """scale * dH/dlogit = -scale p (log p + H), 0 where p is."""
+    slope = logp.exp().mul_(logp + entropy[:, None]).mul_(-scale[:, None])
+    return slope.masked_fill_(logp.isneginf(), 0.0)
 
 
 def _near_logits(hidden: Tensor, weight: Tensor, temperature: float) -> Iterator[tuple[slice, Tensor]]:

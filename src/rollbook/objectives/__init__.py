@@ -11,6 +11,7 @@ from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, Term, T
 from rollbook.objectives.corrected import Corrected
 from rollbook.objectives.critic_policies import DecoupledPpo, Glm5Agentic, Glm5Reasoning, Ppo, PpoPtx, Sao, Vapo
 from rollbook.objectives.errors import ObjectiveError
+from rollbook.objectives.exploring import WithEntropy
 from rollbook.objectives.group_policies import (
     Dapo,
     DeepSeekV32,
@@ -64,6 +65,7 @@ __all__ = [
     "TokenLoss",
     "Unstated",
     "Vapo",
+    "WithEntropy",
     "all_reads",
     "sequence_weight",
     "token_weight",

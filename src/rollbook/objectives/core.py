@@ -32,17 +32,18 @@ Scope = Literal["token", "sequence"]
 Aggregate = Literal["token_mean", "sequence_mean", "group_token_mean", "sequence_sum", "fixed_length"]
 Population = Literal["actions", "correct", "pretraining"]
 
-_PER_TOKEN = ("advantage_T", "anchor_T", "behavior_T", "reference_T", "teacher_T")
+_PER_TOKEN = ("advantage_T", "anchor_T", "behavior_T", "reference_T", "teacher_T", "entropy_T")
 _INTEGERS = (torch.int64, torch.int32)
 _FLOATS = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionTokens:
-    """The packed action tokens of one micro-batch. Only `logp_T` carries a gradient.
+    """The packed action tokens of one micro-batch. Only `logp_T` and `entropy_T` carry a gradient.
 
     `logp_T` trained policy, `anchor_T` centre of the trust region, `behavior_T` as the engine reported at sampling time,
     `reference_T` frozen policy of a KL term, `teacher_T` teacher: log-probabilities (nats) of the sampled token.
+    `entropy_T` is the entropy (nats) of the trained policy's whole distribution there.
     `seq_T` says which sequence a token belongs to, as an index into `length_S`; the tokens of a sequence stand together.
     `length_S` is the *structural* number of action tokens of each sequence, at least as many as are present here.
     For compacted trajectories a "sequence" is one segment. Values are not checked here: what is not read may hold anything. What
@@ -63,6 +64,7 @@ class ActionTokens:
     behavior_T: Tensor | None = None
     reference_T: Tensor | None = None
     teacher_T: Tensor | None = None
+    entropy_T: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("logp_T", "seq_T", "length_S"):
@@ -88,9 +90,10 @@ class ActionTokens:
         Detaching here means that passing the trained log-probabilities themselves as the anchor is the on-policy case, not a loss
         without gradient.
         """
-        return tuple(self._one(who, name).detach() for name in names)
+        return tuple(self.one(who, name).detach() for name in names)
 
-    def _one(self, who: object, name: str) -> Tensor:
+    def one(self, who: object, name: str) -> Tensor:
+        """The named field with its gradient, refused as `read` refuses it."""
         value_T: Tensor | None = getattr(self, name)
         if value_T is None:
             raise ObjectiveError(

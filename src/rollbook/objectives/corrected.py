@@ -14,6 +14,7 @@ from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLo
 from rollbook.objectives.credit.rules import Credit
 from rollbook.objectives.critic_policies import DecoupledPpo, Glm5Reasoning
 from rollbook.objectives.errors import ObjectiveError
+from rollbook.objectives.exploring import WithEntropy
 from rollbook.objectives.kimi import KimiK2, KimiK15, KimiK25
 from rollbook.objectives.ratios import weighted
 from rollbook.objectives.teacher_policies import Glm5CrossStage
@@ -115,6 +116,8 @@ def uncorrectable(objective: object) -> str | None:
             return "it already weighs by anchor / behavior: c would count twice"
         case KimiK15() | KimiK2():
             return "its square of the log-ratio is no importance-weighted surrogate: a weight would move its optimum's meaning"
+        case WithEntropy():
+            return "its bonus is no surrogate of the reward: a correction goes inside"
         case Objective() if "anchor_T" in objective.reads:
             return None
         case Objective() if "behavior_T" in objective.reads:

@@ -16,6 +16,7 @@ from rollbook.objectives.core import Objective, Unstated
 from rollbook.objectives.corrected import Corrected
 from rollbook.objectives.credit.rules import RULES, Credit
 from rollbook.objectives.errors import ObjectiveError
+from rollbook.objectives.exploring import WithEntropy
 
 _SCALARS: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 _BOUNDS = ("low", "high")
@@ -38,11 +39,11 @@ def json_schema(cls: type) -> dict[str, Any]:
 
 
 def catalogue_schema() -> dict[str, Any]:
-    """One schema for any objective of the catalogue, alone or `Corrected`, chosen by `kind`."""
+    """One schema for any objective of the catalogue, alone, `Corrected` or `WithEntropy`, chosen by `kind`."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "rollbook objective",
-        "anyOf": [{"$ref": "#/$defs/objective"}, _record(Corrected)],
+        "anyOf": [{"$ref": "#/$defs/objective"}, _record(Corrected), _record(WithEntropy)],
         "$defs": _definitions(),
     }
 
@@ -50,10 +51,17 @@ def catalogue_schema() -> dict[str, Any]:
 def schemas_by_name() -> dict[str, dict[str, Any]]:
     """Objective name -> schema of its fields without `kind`, as recipes hold them; credit records are written out in place.
 
-    `x-baseline` is "group" where the paper's credit compares a rollout with the others of its task.
+    `x-baseline` is "group" where the paper's credit compares a rollout with the others of its task; `x-objective` marks the
+    objective that a wrapper holds.
     """
     credit = _definitions()["credit"]
     result: dict[str, dict[str, Any]] = {}
+    for wrapper in (Corrected, WithEntropy):
+        record = _record(wrapper)
+        properties = {field: schema for field, schema in record["properties"].items() if field != "kind"}
+        properties["objective"] = {"x-objective": True}
+        required = [field for field in record["required"] if field != "kind"]
+        result[wrapper.__name__] = {**record, "properties": properties, "required": required}
     for name, cls in OBJECTIVES.items():
         record = _record(cls)
         properties = {field: schema for field, schema in record["properties"].items() if field != "kind"}

@@ -11,8 +11,9 @@ from rollbook.objectives.core import Objective, Unstated
 from rollbook.objectives.corrected import Corrected
 from rollbook.objectives.credit.rules import RULES
 from rollbook.objectives.errors import ObjectiveError
+from rollbook.objectives.exploring import WithEntropy
 
-_KINDS: dict[str, type] = {**OBJECTIVES, **RULES, "Corrected": Corrected}
+_KINDS: dict[str, type] = {**OBJECTIVES, **RULES, "Corrected": Corrected, "WithEntropy": WithEntropy}
 
 
 def to_settings(record: object) -> dict[str, Any]:

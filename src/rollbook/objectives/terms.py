@@ -92,6 +92,24 @@ class Ptx(ExtraTerm):
         return ptx(tokens.logp_T)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyBonus(ExtraTerm):
+    """coefficient * -H as a loss: a fixed reward for entropy. Skywork-OR1 adapts the coefficient instead (`AdaptiveEntropy`)."""
+
+    name: ClassVar[str] = "entropy"
+    reads: ClassVar[frozenset[str]] = frozenset({"entropy_T"})
+    coefficient: float
+    aggregate: Aggregate | Unstated
+
+    def __post_init__(self) -> None:
+        check_not_negative("EntropyBonus", coefficient=self.coefficient)
+        check_aggregate("EntropyBonus", "aggregate", self.aggregate)
+
+    def __call__(self, tokens: ActionTokens) -> Tensor:
+        check_record("EntropyBonus", "tokens", tokens, ActionTokens)
+        return entropy_bonus(tokens.one(self, "entropy_T"))
+
+
 def positive_nll(logp_T: Tensor) -> Tensor:
     """-logp of tokens of correct sequences. Gradient -1."""
     check_float("positive_nll", logp_T=logp_T)

@@ -36,7 +36,7 @@ from rollbook.records import (
     digest,
     encode,
 )
-from rollbook.records.recipe import EnvironmentReward, Settings
+from rollbook.records.recipe import EnvironmentReward, Reward
 from rollbook.rewards import EnvironmentJudge
 from rollbook.rewards.conditions import CONDITIONS, DESCRIPTIONS, Changed, Condition, apply
 from rollbook.rewards.rescore import prompts_hash
@@ -59,12 +59,11 @@ class Fingerprint:
     counts: Mapping[str, int]
 
 
-def prove_environment(around: Surroundings, settings: Settings, train: Sequence[Task]) -> EnvironmentProof:
+def prove_environment(around: Surroundings, reward: Reward, asked: Sequence[Task]) -> EnvironmentProof:
     """The proof for an environment: what it shows and how it grades depend on nothing but its records."""
     began = time.monotonic()
-    reward = settings.reward
     assert isinstance(reward, EnvironmentReward)
-    tasks = tuple(train[:PROVED])
+    tasks = tuple(asked[:PROVED])
     mine = fingerprint(around.definition, reward, tasks, around.services)
     found = elsewhere(around.spec, reward, tasks)
     ordinary, count = found["ordinary"], 3 * len(tasks)

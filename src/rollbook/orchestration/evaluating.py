@@ -25,7 +25,9 @@ from rollbook.ledger import Ledger, close_census, environment_manifest
 from rollbook.models.load import Policy
 from rollbook.models.runtime import prepare
 from rollbook.models.weights import weight_hash
+from rollbook.orchestration.environment_proof import prove_environment
 from rollbook.orchestration.judges import Judging, default_judging, measured_by
+from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.session import Progress
 from rollbook.orchestration.step import families
@@ -248,6 +250,8 @@ def _begin(running: Running, engine: EmbeddedEngine) -> None:
     ledger.write_table("tasks/raw", bundle.raws)
     ledger.write_table("tasks/heldout", bundle.tasks)
     ledger.append(running.used.judge.composition)
+    ledger.append(prove(running.used.image, running.used.judge, bundle.protocol.reward, bundle.tasks) if running.around is None
+                  else prove_environment(running.around, bundle.protocol.reward, bundle.tasks))
     publisher.publish(START, None, (), optimizer=None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -119,5 +119,5 @@ def judging(session: Session, reward: str | None) -> Judging:
             if content_id(image) not in known_images:
                 session.ledger.append(image)
             session.ledger.append(judge.composition)
-            session.ledger.append(prove(image, judge, replace(session.settings, reward=settings), session.sides.train))
+            session.ledger.append(prove(image, judge, settings, session.sides.train))
     return session.judges[reward]

@@ -8,7 +8,7 @@ from typing import get_args
 from rollbook.environments import single_turn_image
 from rollbook.orchestration.session import JudgeWithStamp
 from rollbook.records import EnvironmentImage, EnvironmentProof, Task, Trial, content_id
-from rollbook.records.recipe import Settings
+from rollbook.records.recipe import Reward
 from rollbook.rewards import package_versions
 from rollbook.rewards.conditions import DESCRIPTIONS, Changed
 from rollbook.rewards.rescore import Rescored, fingerprint, proof_items, rescore
@@ -16,15 +16,15 @@ from rollbook.rewards.rescore import Rescored, fingerprint, proof_items, rescore
 PROVED = 8          # tasks, each with a right, a wrong and an empty text
 
 
-def prove(image: EnvironmentImage, judge: JudgeWithStamp, settings: Settings, train: tuple[Task, ...]) -> EnvironmentProof:
+def prove(image: EnvironmentImage, judge: JudgeWithStamp, reward: Reward, tasks: tuple[Task, ...]) -> EnvironmentProof:
     """The proof for a single-turn environment: what it shows and how it judges depend on nothing but the records."""
     began = time.monotonic()
-    items = proof_items(train, PROVED)
+    items = proof_items(tasks, PROVED)
     mine = fingerprint(judge, items)
     handed: str | None = getattr(judge, "unprovable", None)
     if handed is not None:
         return _built(image, judge, (mine, fingerprint(judge, items)), handed)
-    found = rescore(type(judge), settings.reward, items)
+    found = rescore(type(judge), reward, items)
     again = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
     ordinary = found["ordinary"]
     count = len(items)

@@ -19,6 +19,8 @@ from rollbook.ledger import Ledger, environment_manifest
 from rollbook.ledger.manifest import without_home
 from rollbook.models.load import Policy, load_policy, news
 from rollbook.models.runtime import prepare
+from rollbook.objectives.errors import ObjectiveError
+from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.engines import check_engine, engine_of
 from rollbook.orchestration.environment_proof import prove_environment
 from rollbook.orchestration.judges import default_judging
@@ -222,8 +224,8 @@ def _record_sources(session: Session, acquired: Acquired) -> None:
     ledger.append(decontaminate(train, heldout, protocol="heldout", likeness=LIKENESS))
     _protect(ledger, train)
     ledger.append(session.judge.composition)
-    ledger.append(prove(session.image, session.judge, session.settings, sides.train) if session.around is None
-                  else prove_environment(session.around, session.settings, sides.train))
+    ledger.append(prove(session.image, session.judge, session.settings.reward, sides.train) if session.around is None
+                  else prove_environment(session.around, session.settings.reward, sides.train))
     tokenizer = session.policy.tokenizer
     ledger.append(TokenizerFile(tokenizer=tokenizer.digest, template=tokenizer.template_digest,
                                 blob=ledger.put(tokenizer.document())))
@@ -257,6 +259,8 @@ def _check_supported(settings: Settings) -> None:
     """Refuses what the recipe may say and this runtime does not do, instead of ignoring it."""
     check_engine(settings)
     for name, stage in settings.stages.items():
+        if isinstance(stage, PolicyGradient):
+            _check_objective(name, stage)
         if isinstance(stage, PolicyGradient) and (around := settings.environment) and (
                 around.reasoning != "keep" or around.compaction != "none"):
             raise RecipeError(f"stages.{name} cannot train attempts of several contexts yet",
@@ -278,6 +282,14 @@ def _check_supported(settings: Settings) -> None:
                               why="the engine's log-probs would be over the kept ids, the trainer's over all: every ratio biased",
                               fix=f"--set stages.{name}.sampling.top_p=1 --set stages.{name}.sampling.top_k=0 "
                                   f"--set stages.{name}.sampling.min_p=0")
+
+
+def _check_objective(name: str, stage: PolicyGradient) -> None:
+    """Refuses settings that are none of the objective's, before any stage has computed for hours."""
+    try:
+        from_settings(dict(stage.objective))
+    except ObjectiveError as error:
+        raise RecipeError(f"stages.{name}.objective: {error.what}", got=error.got, why=error.why, fix=error.fix) from error
 
 
 def _restricted(sampling: SamplingSettings) -> bool:

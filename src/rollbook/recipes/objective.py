@@ -31,6 +31,9 @@ def fields() -> dict[str, tuple[str, ...]]:
 
 def needs_group(objective: Mapping[str, Any]) -> bool:
     """Whether the objective's baseline is made of the other attempts at the same task."""
+    held = objective.get("objective")
+    if isinstance(held, Mapping):
+        return needs_group(held)
     return bool(schema().get(str(objective.get("kind")), {}).get("x-baseline") == "group")
 
 
@@ -58,7 +61,10 @@ def _check_fields(given: Mapping[str, Any], named: tuple[str, Mapping[str, Any]]
     for field, rule in known.items():
         if field not in given:
             continue
-        if "oneOf" in rule:
+        if "x-objective" in rule:
+            held = given[field] if isinstance(given[field], Mapping) else {"kind": given[field]}
+            check(held, f"{path}.{field}", problems)
+        elif "oneOf" in rule:
             _check_choice(given[field], rule["oneOf"], f"{path}.{field}", problems)
         elif wanted := _misfit(rule, given[field]):
             problems.add(RecipeError(f"{path}.{field} must be {wanted}", got=repr(given[field]), fix=f"see the fields of {name}"))

@@ -45,8 +45,9 @@ def check(stage: PolicyGradient, path: str, problems: Problems) -> None:
 
 
 def credit_kind(stage: PolicyGradient) -> object:
-    """The kind of the credit rule, inside a correction too; None where the objective's own is used."""
-    inner = stage.objective.get("objective")
-    own = inner if isinstance(inner, Mapping) else stage.objective
-    credit = own.get("credit")
+    """The kind of the credit rule, inside a correction or beside a bonus too; None where the objective's own is used."""
+    own: object = stage.objective
+    while isinstance(own, Mapping) and "objective" in own:
+        own = own["objective"]
+    credit = own.get("credit") if isinstance(own, Mapping) else None
     return credit.get("kind") if isinstance(credit, Mapping) else None

@@ -11,7 +11,8 @@ from rollbook.records.codec import SPARSE
 from rollbook.records.curriculum import Curriculum
 
 Plain = str | bool | int | float | None
-Nested = Plain | Mapping[str, Plain | Mapping[str, Plain]]      # an objective, its credit rule, a rule inside that
+Inner = Plain | Mapping[str, Plain | Mapping[str, Plain]]       # an objective's credit rule, a rule inside that
+Nested = Inner | Mapping[str, Inner | Mapping[str, Inner]]      # an objective, one in a correction, that beside a bonus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

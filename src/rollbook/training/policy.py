@@ -62,6 +62,11 @@ class Work:
     loss: dict[str, float]
     mixed_T: Tensor | None
 
+    @property
+    def explores(self) -> bool:
+        """Whether the loss rewards entropy, so that it has to be differentiated."""
+        return "entropy_T" in all_reads(self.objective)
+
     def measured(self, stepped: Stepped) -> Measurement:
         return Measurement(logp_T=self.logp_T, entropy_T=self.entropy_T, clipped_T=self.clipped_T, gradient_T=self.gradient_T,
                            loss=self.loss, stepped=stepped, mixed_T=self.mixed_T)
@@ -159,18 +164,19 @@ class PolicyLearner:
         """Forward and backward of one micro-batch; its numbers go to their places."""
         packed = work.packed
         index_T = torch.isin(packed.seq_T, torch.tensor(sequences)).nonzero()[:, 0]
-        scores = self._scores(self.decoder, layout)
+        scores = self._scores(self.decoder, layout, entropy_gradient=work.explores)
         scores.logp_T.retain_grad()
         if work.own_anchor and packed.anchor_T is not None:
             packed.anchor_T[index_T] = scores.logp_T.detach()
         clipped_T = self._backward(work, index_T, scores)
         own_T = scores.logp_T.grad if scores.logp_T.grad is not None else torch.zeros_like(scores.logp_T)
         work.gradient_T[index_T], work.logp_T[index_T] = own_T, scores.logp_T.detach()
-        work.entropy_T[index_T], work.clipped_T[index_T] = scores.entropy_T, clipped_T
+        work.entropy_T[index_T], work.clipped_T[index_T] = scores.entropy_T.detach(), clipped_T
 
     def _backward(self, work: Work, index_T: Tensor, scores: Scores) -> Tensor:
         """The objective's loss of these tokens and its gradient; which of them its trust rule clipped."""
-        terms, clipped_T = evaluate(work.objective, work.packed, index_T, scores.logp_T)
+        terms, clipped_T = evaluate(work.objective, work.packed, index_T, scores.logp_T,
+                                    scores.entropy_T if work.explores else None)
         weights = list(work.packed.weight_KT[:, index_T])
         part = total_loss(terms, weights)
         self._check(part, work.where)
@@ -198,9 +204,10 @@ class PolicyLearner:
         """Refuses a loss that is not finite before it moves anything."""
         _finite(loss, where)
 
-    def _scores(self, decoder: Decoder, layout: Layout, *, temperature: float | None = None) -> Scores:
+    def _scores(self, decoder: Decoder, layout: Layout, *, temperature: float | None = None,
+                entropy_gradient: bool = False) -> Scores:
         own = self.temperature if temperature is None else temperature
-        return action_logprobs(decoder, layout, temperature=own, dtype=self.dtype)
+        return action_logprobs(decoder, layout, temperature=own, dtype=self.dtype, entropy_gradient=entropy_gradient)
 
     def kl_to_start(self, packed: Packed, logp_T: Tensor) -> float:
         """Mean k3 estimate (nats per token) of KL(policy || start) on the batch's first sequences, `KL_SEQUENCES` at most.

@@ -77,8 +77,8 @@ class Scored(nn.Module):
         super().__init__()
         self.decoder = decoder
 
-    def forward(self, layout: Layout, temperature: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        scores = action_logprobs(self.decoder, layout, temperature=temperature, dtype=dtype)
+    def forward(self, layout: Layout, temperature: float, dtype: torch.dtype, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+        scores = action_logprobs(self.decoder, layout, temperature=temperature, dtype=dtype, entropy_gradient=entropy_gradient)
         return scores.logp_T, scores.entropy_T
 
 
@@ -284,9 +284,10 @@ class Rank(PolicyLearner):
     def _idle(self) -> Layout:
         return lay_out((IDLE,), window=self.decoder.architecture.window)
 
-    def _scores(self, decoder: Decoder, layout: Layout, *, temperature: float | None = None) -> Scores:
+    def _scores(self, decoder: Decoder, layout: Layout, *, temperature: float | None = None,
+                entropy_gradient: bool = False) -> Scores:
         own = self.temperature if temperature is None else temperature
-        logp_T, entropy_T = self.models[CURRENT](layout, own, self.dtype)
+        logp_T, entropy_T = self.models[CURRENT](layout, own, self.dtype, entropy_gradient)
         return Scores(logp_T=logp_T, entropy_T=entropy_T)
 
     def _backward(self, work: Work, index_T: Tensor, scores: Scores) -> Tensor:

@@ -327,7 +327,6 @@ def test_a_document_that_is_not_understood_is_refused(settings: dict, said: str)
 
 @pytest.mark.parametrize(("name", "settings", "said"), [
     ("ptx", {"kind": "Ptx", "coefficient": 27.8}, "pretraining text"),
-    ("entropy", {}, "whole vocabulary"),
     ("kll", {}, "nearest: kl"),
     ("kl", {"kind": "KlTerm", "estimator": "k1", "coefficient": 1.0}, "one of k2, k3, unbiased"),
     ("kl", {"kind": "PositiveNll", "coefficient": 1.0}, "nearest: KlTerm"),
@@ -369,3 +368,21 @@ def test_denominators_that_are_not_understood_are_refused() -> None:
                  lambda: weights("group_token_mean", one, None, None), lambda: weights("token_mean", one, one, None, one > 0)):
         with pytest.raises(RecomputeError):
             call()
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_a_bonus_for_entropy_leaves_the_policy_loss_and_adds_its_term(name: str) -> None:
+    for seed in range(8):
+        held = RANDOM[name](random.Random(seed))
+        objective = ro.WithEntropy(objective=held, coefficient=0.3, entropy_aggregate="sequence_mean")
+        assert list(extra_terms(stored(objective))) == [(term.name, stored(term)) for term in objective.extra_terms]
+        plain, step = policy_loss(stored(held), case(seed).step, case(seed).weight_T), case(seed)
+        assert policy_loss(stored(objective), step.step, step.weight_T).loss == plain.loss
+
+
+def test_the_entropy_term_is_minus_the_entropy_and_has_no_slope_at_the_sampled_log_prob() -> None:
+    step = replace(case(1).step, entropy_T=np.linspace(0.0, 2.0, case(1).step.logp_T.size))
+    found = term_loss("entropy", {"kind": "EntropyBonus", "coefficient": 0.5}, step, case(1).weight_T)
+    assert found.loss == pytest.approx(-0.5 * float((case(1).weight_T * step.entropy_T).sum())) and not found.gradient_T.any()
+    with pytest.raises(RecomputeError, match="entropy_T"):
+        term_loss("entropy", {"kind": "EntropyBonus", "coefficient": 0.5}, case(1).step, case(1).weight_T)

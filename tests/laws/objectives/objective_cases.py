@@ -14,9 +14,10 @@ from rollbook.objectives import ActionTokens, Objective, sequence_weight
 
 torch.set_num_threads(1)
 F64 = torch.float64
-FIELDS = ("logp_T", "advantage_T", "anchor_T", "behavior_T", "reference_T", "teacher_T")
+FIELDS = ("logp_T", "advantage_T", "anchor_T", "behavior_T", "reference_T", "teacher_T", "entropy_T")
 
 INSTANCES: dict[str, Objective] = {
+    "WithEntropy": ro.WithEntropy(objective=ro.Dapo(), coefficient=0.1, entropy_aggregate="token_mean"),
     "Ppo": ro.Ppo(),
     "PpoDual": ro.Ppo(low=0.2, high=0.2, dual=1.6),
     "PpoPtx": ro.PpoPtx(),
@@ -96,6 +97,7 @@ def build(lengths: list[int], groups: list[int], generator: torch.Generator, *, 
         behavior_T=logp_T + drift * noise(),
         reference_T=logp_T + drift * noise(),
         teacher_T=logp_T + drift * noise(),
+        entropy_T=-logp_T,
         seq_T=seq_T,
         length_S=length_S,
     )

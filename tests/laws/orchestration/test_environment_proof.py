@@ -1,7 +1,6 @@
 """The proof of an environment: trials of every kind, about this image and this judge."""
 
 import dataclasses
-from types import SimpleNamespace
 
 from rollbook.environments import single_turn_image
 from rollbook.orchestration import proof
@@ -23,7 +22,7 @@ def proved(monkeypatch, change=lambda condition, found: found):
     monkeypatch.setattr(proof, "rescore", lambda *request: {name: change(name, found) for name, found in real(*request).items()})
     with MagistralJudge(REWARD) as judge:
         image = single_turn_image(verifier=judge.stamp, dependencies=package_versions())
-        return image, judge, prove(image, judge, SimpleNamespace(reward=REWARD), TRAIN)
+        return image, judge, prove(image, judge, REWARD, TRAIN)
 
 
 def test_a_sound_environment_is_proved_by_trials_of_every_kind_that_agree(monkeypatch):

@@ -9,7 +9,7 @@ from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.audit.plan import excuse
 from rollbook.audit.sources import TaskTables, foreign, raw_of, use_of
-from rollbook.records import Demonstration, EvalReport, Selection, SplitManifest
+from rollbook.records import Demonstration, EvalReport, EvaluationProtocol, Selection, SplitManifest
 from rollbook.tasks import Likeness
 from rollbook.tasks.decontamination import near_duplicates
 from rollbook.tasks.splits import units_digest
@@ -31,6 +31,7 @@ class SplitsDetector(Detector):
         self.manifests: dict[str, SplitManifest] = {}
         self.reports: dict[str, bool] = {}          # report -> whether it says that both sides share a generator
         self.used = 0
+        self.outside = False                        # an evaluation by itself: what was trained on is another run's affair
         self.first: str | None = None               # the first trajectory
         self.mistaken: set[tuple[str, str]] = set()
 
@@ -48,6 +49,8 @@ class SplitsDetector(Detector):
                 self._side(identity, "evaluated", [task for task in record.outcomes if not self._may(task, "evaluation")])
             case Selection():
                 self._side(identity, "selected for training", [task for task in record.kept if not self.tables.trains(task)])
+            case EvaluationProtocol():
+                self.outside = True
             case Demonstration() if record.task in run.tasks or record.task.startswith("Task:"):
                 self.used += 1
                 self._side(identity, "demonstrated", [] if self.tables.trains(record.task) else [record.task])
@@ -79,6 +82,9 @@ class SplitsDetector(Detector):
                 self.note("the run keeps no tasks, so that its split cannot be checked")
             return
         train, heldout = self.tables.train, self.tables.heldout
+        if self.outside and run.recipe is None and not (train or self.manifests):
+            self.note("an evaluation by itself has one side; the run of its policy shows the other")
+            return
         if not self.manifests and (self.used or run.complete):
             self.fail("SplitManifest", f"{len(train)} and {len(heldout)} tasks were used without a manifest of their split",
                       "record the split before anything is sampled")

@@ -57,6 +57,7 @@ KINDS: Final[dict[str, Kind]] = {
     "MimoMopd": Kind(tokens.mopd, (*BOUNDS, "alpha")),
     "OnPolicyDistill": Kind(tokens.on_policy_distill, ("coefficient",)),
 }
+WITH_ENTROPY = ("objective", "coefficient", "entropy_aggregate")
 CORRECTED = ("objective", "rule", "cap", "low", "high")
 COMMON = ("credit", "aggregate")  # what the advantages and weights are made with; the loss is given both
 OTHER_DATA: Final = {
@@ -76,6 +77,8 @@ def policy_loss(settings: Settings, step: Step, weight_T: Floats) -> Reference:
 
     Example: policy_loss({"kind": "Magistral", "low": 0.2, "high": 0.28, "ratio_to": "anchor"}, step, weight_T)
     """
+    if settings.get("kind") == "WithEntropy":
+        return policy_loss(_explored(settings)[0], step, weight_T)
     if settings.get("kind") == "Corrected":
         return _corrected(read(settings, "Corrected", needs=CORRECTED, may=()), step, weight_T)
     document = _document(settings)
@@ -84,6 +87,9 @@ def policy_loss(settings: Settings, step: Step, weight_T: Floats) -> Reference:
 
 def extra_terms(settings: Settings) -> tuple[tuple[str, dict[str, object]], ...]:
     """(name, settings for `term_loss`) of each term beside the policy loss, in their order; a coefficient of 0 is no term."""
+    if settings.get("kind") == "WithEntropy":
+        held, bonus = _explored(settings)
+        return (*extra_terms(held), ("entropy", bonus))
     if settings.get("kind") == "Corrected":
         return extra_terms(_inner(read(settings, "Corrected", needs=CORRECTED, may=())))
     document = _document(settings)
@@ -104,6 +110,17 @@ def extra_terms(settings: Settings) -> tuple[tuple[str, dict[str, object]], ...]
             return (("ptx", term | _aggregate(document, "ptx_aggregate")),)
         case _:
             return ()
+
+
+def _explored(settings: Settings) -> tuple[Settings, dict[str, object]]:
+    """The objective under a bonus for entropy, and the bonus as a term."""
+    outer = read(settings, "WithEntropy", needs=WITH_ENTROPY, may=())
+    held = outer.values["objective"]
+    if not isinstance(held, Mapping) or held.get("kind") == "WithEntropy":
+        raise RecomputeError("WithEntropy.objective is no objective with a policy loss of its own", got=repr(held)[:80],
+                             why="the bonus stands beside exactly one objective", fix="look at how the batch was written")
+    bonus = {"kind": "EntropyBonus", "coefficient": outer.number("coefficient")}
+    return held, bonus | {"aggregate": outer.values["entropy_aggregate"]}
 
 
 def _document(settings: Settings) -> Document:

@@ -18,7 +18,7 @@ Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 GUARD: Final = 20.0  # nats; see `exponential`
-_PER_TOKEN = ("logp_T", "behavior_T", "anchor_T", "reference_T", "teacher_T", "advantage_T")
+_PER_TOKEN = ("logp_T", "behavior_T", "anchor_T", "reference_T", "teacher_T", "advantage_T", "entropy_T")
 
 
 class RecomputeError(RollbookError):
@@ -30,7 +30,8 @@ class Step:
     """The action tokens of one whole optimizer step: all its micro-batches together, in any order.
 
     `logp_T` is the trained policy before the update; the other log-probs are constants. `seq_T` indexes `length_S`, the number of
-    action tokens of each sequence. None means that nothing was scored, never 0.0.
+    action tokens of each sequence.
+    `entropy_T` is of the trained policy's whole distributions. None means that nothing was scored, never 0.0.
 
     Example: two sequences of 2 and 1 tokens
         Step(logp_T=array([-1., -.5, -2.]), behavior_T=array([-1., -.5, -2.1]), anchor_T=array([-1.1, -.5, -2.]),
@@ -47,6 +48,7 @@ class Step:
     teacher_T: Floats | None = None
     advantage_T: Floats | None = None
     correct_S: Flags | None = None
+    entropy_T: Floats | None = None
 
     def __post_init__(self) -> None:
         for name in _PER_TOKEN:

@@ -14,10 +14,10 @@ from rollbook.audit.reference.document import Document, kind_of, read
 from rollbook.audit.reference.step import GUARD, Floats, Formula, RecomputeError, Reference, Step, exponential, reduce
 from rollbook.records.codec import nearest
 
-TERMS: Final = {"kl": ("KlTerm", ("estimator", "coefficient")), "positive_nll": ("PositiveNll", ("coefficient",))}
+TERMS: Final = {"kl": ("KlTerm", ("estimator", "coefficient")), "positive_nll": ("PositiveNll", ("coefficient",)),
+                "entropy": ("EntropyBonus", ("coefficient",))}
 NOT_STORED: Final = {
     "ptx": "it is the loss of pretraining text, which a policy batch does not hold",
-    "entropy": "the entropy of a token is a sum over the whole vocabulary; a batch holds the sampled token's log-prob only",
 }
 
 
@@ -34,7 +34,8 @@ def term_loss(name: str, settings_of_term: Mapping[str, object], step: Step, wei
                              fix=f"nearest: {nearest(name, list(TERMS))}")
     kind, needs = TERMS[name]
     document = read(settings_of_term, kind_of(settings_of_term, (kind,), f"{name} term"), needs=needs, may=("aggregate",))
-    formula = kl(document, step) if name == "kl" else positive_nll(step)
+    formulas = {"kl": lambda: kl(document, step), "positive_nll": lambda: positive_nll(step), "entropy": lambda: entropy(step)}
+    formula = formulas[name]()
     return reduce(formula, step, weight_T, document.number("coefficient"))
 
 
@@ -54,6 +55,12 @@ def kl(settings: Document, step: Step) -> Formula:
     far_T = -d_T > GUARD  # rho k3 written as ref/anchor + rho (d - 1), so that e^-d does not appear
     value_T = np.where(far_T, exponential(reference_T - anchor_T)[0] + rho_T * (d_T - 1), rho_T * k3_T)
     return Formula(loss_T=value_T, own_T=slope_T * d_T, clipped_T=none_T)  # rho d, where rho is its own slope
+
+
+def entropy(step: Step) -> Formula:
+    """-H, as the trainer measured it; it depends on the whole distribution and has no slope at the sampled token's log-prob."""
+    entropy_T = step.read("entropy_T", "EntropyBonus")
+    return Formula(loss_T=-entropy_T, own_T=np.zeros(entropy_T.shape), clipped_T=np.zeros(entropy_T.shape, dtype=bool))
 
 
 def positive_nll(step: Step) -> Formula:
