@@ -77,7 +77,8 @@ class Scored(nn.Module):
         super().__init__()
         self.decoder = decoder
 
-    def forward(self, layout: Layout, temperature: float, dtype: torch.dtype, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    def forward(self, layout: Layout, temperature: float, dtype: torch.dtype,
+                entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
         scores = action_logprobs(self.decoder, layout, temperature=temperature, dtype=dtype, entropy_gradient=entropy_gradient)
         return scores.logp_T, scores.entropy_T
 
