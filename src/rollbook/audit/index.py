@@ -31,6 +31,7 @@ from rollbook.records import (
     Trace,
     Verdict,
 )
+from rollbook.records.recipe import Sft
 
 RECENT_TOKENS = 4_000_000       # trajectories kept in memory for the batches that follow them, by their tokens: about half a GiB
 
@@ -165,3 +166,9 @@ class RunIndex:
         self.recipe = record
         if named is not None and named != identity:
             self.contradictions.append(f"{identity} is not the recipe that the manifest names, {str(named)[:40]}")
+
+
+def learns_text(run: RunIndex) -> bool:
+    """Whether the table being read is of a stage that learns documents without a template."""
+    stage = run.recipe.settings.stages.get((run.table or "").partition("/")[0]) if run.recipe is not None else None
+    return isinstance(stage, Sft) and stage.form == "text"

@@ -64,6 +64,16 @@ def owned(messages: Sequence[Message], token_ids: Sequence[int], tokenizer: Chat
     return Owned(spans=tuple(spans), before=(*before, _roles(messages[last:])), reencoded=exact)
 
 
+def as_text(messages: Sequence[Message], token_ids: Sequence[int], tokenizer: ChatTokenizer) -> Owned:
+    """A document between two end tokens, without a template: all but the first token is the policy's to learn."""
+    body, stops = tuple(token_ids[1:-1]), tokenizer.stop_ids
+    if len(token_ids) < 3 or token_ids[0] not in stops or token_ids[-1] not in stops:
+        raise NotRendered("a document stands between two end tokens")
+    if len(messages) != 1 or tokenizer.decode(body) != messages[0].content:
+        raise NotRendered(f"tokens 1 to {len(token_ids) - 1} do not spell the document")
+    return Owned(spans=((1, len(token_ids)),), before=("template", ""), reencoded=body == tokenizer.encode(messages[0].content))
+
+
 def _covering(tokenizer: ChatTokenizer, ids: Sequence[int], at: int, text: str, place: int) -> tuple[int, bool]:
     """How many tokens from `at` on spell this text, and whether they are its encoding."""
     wanted = tokenizer.encode(text)

@@ -146,6 +146,11 @@ def _check_sft(stage: Sft, path: str, settings: Settings, problems: Problems) ->
     if not stage.traces and not stage.data:
         refuse(problems, f"{path} has nothing to learn from", "traces and data are both empty",
                "a stage shows what programs write, or what other stages left", f"set {path}.traces or {path}.data")
+    if stage.form == "text" and (stage.data or stage.general_share or settings.environment is not None):
+        refuse(problems, f"{path}.form = text is for documents that programs write", f"data {', '.join(stage.data) or 'none'}, "
+               f"general_share {stage.general_share:g}, {'an' if settings.environment else 'no'} environment",
+               "what other stages and general prompts leave are conversations",
+               f"leave out data and set {path}.general_share = 0")
     check_warmup(stage.optimizer.warmup_steps, stage.steps, path, problems)
     check_batch_tokens(stage.max_batch_tokens, path, settings, problems)
 

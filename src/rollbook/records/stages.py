@@ -76,7 +76,8 @@ class Sft:
     `traces` maps the style of a programmatically written trace to its weight in the mixture, `data` a stage whose demonstrations
     are learnt from (rejection sampling, critique and revision) to its weight; one of the two is given. `steps` x `batch`
     demonstrations are shown in all; where `data` holds fewer they are shown again, each pass in an order of its own. The general
-    part is answered by the policy the stage starts from.
+    part is answered by the policy the stage starts from. As `text` (continued pre-training) every demonstration is a document
+    without a chat template, of which all tokens are learnt, the problem's too.
     """
 
     policy: str
@@ -87,6 +88,7 @@ class Sft:
     optimizer: OptimizerSettings
     max_batch_tokens: int
     data: Mapping[str, float] = field(default_factory=dict)
+    form: Literal["chat", "text"] = field(default="chat", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,11 @@ def demonstrations(tasks: Sequence[Task], *, count: int, seed: int, mixture: Map
     return tuple(written)
 
 
+def document(written: Written) -> str:
+    """A problem and how it is solved as plain running text, for continued pre-training."""
+    return f"{written.task.prompt[-1].content}\n{written.text}"
+
+
 def _draw(task: Task, left: Mapping[str, int], mixture: Mapping[str, float], rng: random.Random) -> str:
     """A style by what is still planned; by its plain weight once the planned ones that apply are used up."""
     fits = applicable(task)

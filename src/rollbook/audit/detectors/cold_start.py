@@ -10,14 +10,14 @@ import numpy as np
 from safetensors.numpy import load
 
 from rollbook.audit.detector import Detector
-from rollbook.audit.index import RunIndex
-from rollbook.audit.ownership import NotRendered, Owned, owned
+from rollbook.audit.index import RunIndex, learns_text
+from rollbook.audit.ownership import NotRendered, Owned, as_text, owned
 from rollbook.audit.plan import excuse
 from rollbook.records import Demonstration, SftReport
 from rollbook.records.recipe import Sft
 from rollbook.rewards import format_gate
 from rollbook.rewards.numbers import compare
-from rollbook.tasks import TaskError, demonstrations
+from rollbook.tasks import TaskError, demonstrations, document
 
 WRITTEN = 50_000               # demonstrations of a stage, up to which they are written again
 WEIGHT_TOLERANCE = 1e-6        # relative: weights are float32
@@ -131,7 +131,8 @@ class ColdStartDetector(Detector):
             made = demonstrations(tasks, count=count, seed=recipe.settings.run.seed, mixture=stage.traces)
         except TaskError as error:
             return self.note(f"the demonstrations of {name} were not written again: {error.what}")
-        due = Counter(hash((one.task.id, one.text)) for one in made)
+        said = document if stage.form == "text" else lambda one: one.text
+        due = Counter(hash((one.task.id, said(one))) for one in made)
         off = [identity for identity, text in self.texts.pop(name, []) if not _taken(due, text)]
         if not off:
             return self.note(f"{count} demonstrations of {name} written again")
@@ -150,7 +151,8 @@ class ColdStartDetector(Detector):
         task = run.tasks.get(record.task)
         if task is None or record.validation == "none" or task.predicate != "math.equivalent":
             return
-        answer = format_gate(record.messages[-1].content).answer
+        said = record.messages[-1].content
+        answer = format_gate(said.partition("\n")[2] if learns_text(run) else said).answer
         if answer is None or compare(answer, task.reference) is False:
             self.fail(identity, f"validation says {record.validation!r}, but the demonstrated answer is {answer!r} "
                       f"and the reference {task.reference!r}", "validate demonstrations against the reference before they train")
@@ -168,7 +170,7 @@ class ColdStartDetector(Detector):
                 self.fail(identity, f"it was rendered with {name} {stated[:12]}, the run's is {own[:12]}",
                           "render demonstrations with the tokenizer and template that the policy is prompted with")
         try:
-            found = owned(record.messages, record.token_ids, tokenizer)
+            found = (as_text if learns_text(run) else owned)(record.messages, record.token_ids, tokenizer)
         except NotRendered as error:
             self.fail(identity, f"the tokens are not the rendered messages: {error}", RENDER)
             return None

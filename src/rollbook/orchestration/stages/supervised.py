@@ -13,7 +13,7 @@ from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state,
 from rollbook.orchestration.surroundings import demonstrations_of
 from rollbook.records import Demonstration, Message, PolicyVersion, Scored, SftReport, Span, Trace, Verdict, content_id
 from rollbook.records.recipe import SamplingSettings, Sft
-from rollbook.tasks import GENERAL_PROMPTS, demonstrations
+from rollbook.tasks import GENERAL_PROMPTS, Written, demonstrations, document
 from rollbook.training.optimizer import Optimizer
 from rollbook.training.sft import sft_update
 
@@ -68,8 +68,10 @@ def written(session: Session, name: str, stage: Sft) -> list[Demonstration]:
     if session.around is not None and count:
         made += demonstrations_of(session.around, session.sides.train, tokenizer, count=count, seed=seed, mixture=stage.traces)
         count = 0
-    for task, text, author in demonstrations(session.sides.train, count=count, seed=seed, mixture=stage.traces) if count else ():
-        made.append(demonstration(session, task.id, task.prompt, ((*tokenizer.encode(text), stop), author)))
+    for one in demonstrations(session.sides.train, count=count, seed=seed, mixture=stage.traces) if count else ():
+        asked = (session, one.task.id, one.task.prompt)
+        made.append(plain(session, one) if stage.form == "text" else
+                    demonstration(*asked, ((*tokenizer.encode(one.text), stop), one.author)))
     if general or not stage.data:
         made += _answered(session, name, general)
     random.Random(seed).shuffle(made)
@@ -118,6 +120,17 @@ def sampled_demonstration(session: Session, made: tuple[Trace, Verdict], policy:
                          tokenizer=tokenizer.digest, template=tokenizer.template_digest, author=f"policy:{policy.stage}",
                          owners=(Span(owner="user", length=len(trace.prompt_ids)), Span(owner="policy", length=len(body))),
                          validation="verified" if right else "none")
+
+
+def plain(session: Session, written: Written) -> Demonstration:
+    """A document between two end tokens: everything after the first is learnt."""
+    tokenizer, text = session.policy.tokenizer, document(written)
+    stop = min(tokenizer.stop_ids)
+    ids = (stop, *tokenizer.encode(text), stop)
+    return Demonstration(task=written.task.id, messages=(Message(role="assistant", content=text, origin="program"),),
+                         token_ids=ids, owners=(Span(owner="template", length=1), Span(owner="policy", length=len(ids) - 1)),
+                         tokenizer=tokenizer.digest, template=tokenizer.template_digest, author=written.author,
+                         validation="correct by construction")
 
 
 def demonstration(session: Session, task: str, asked: tuple[Message, ...],
