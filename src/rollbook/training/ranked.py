@@ -62,6 +62,10 @@ class RankedOptimizer:
         self.ranks.call("read_optimizer", str(path))
         self.steps = int(named["steps"])
 
+    def forget(self) -> None:
+        """Begins anew on every rank, as `Optimizer.forget`."""
+        self.ranks.call("forget")
+
     def digest(self) -> str:
         """A hash over the norms of every moment and the step count."""
         return str(self.ranks.call("digest")[0])

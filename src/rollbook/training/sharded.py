@@ -253,6 +253,10 @@ class Rank(PolicyLearner):
         self.optimizer.load({name.removeprefix("optimizer."): state[name] for name in names})
         return self.optimizer.steps
 
+    def forget(self) -> None:
+        """No moments from here on."""
+        self.optimizer.forget()
+
     def digest(self) -> str:
         """As `Optimizer.digest`, over the whole tensors."""
         norms = []

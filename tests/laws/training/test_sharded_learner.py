@@ -226,6 +226,9 @@ def test_the_optimizers_state_is_whole_and_goes_on_in_one_process_or_on_other_ra
         name: tuple(value.shape) for name, value in one.optimizer.state().items()}
     assert all(torch.equal(value, state[name]) for name, value in one.optimizer.state().items())
     assert ranks.learner.optimizer.steps == 1
+    before = ranks.learner.optimizer.digest()
+    ranks.learner.optimizer.forget()
+    assert set(ranks.learner.optimizer.state()) == {"steps"} and ranks.learner.optimizer.digest() != before
 
 
 def test_sharded_checkpoints_load_on_another_number_of_ranks(both, tmp_path):

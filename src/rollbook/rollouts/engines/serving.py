@@ -22,9 +22,10 @@ from rollbook.rollouts.engines.wire import Unanswered, Wire
 
 LOOK_S = 0.5
 END_S = 20.0        # how long a server has to end before it is killed
-LAST_WORDS = 1200   # characters of its log that an error shows
+LAST_WORDS = 3000   # characters of its log that an error shows
 WORKER = "rollbook.rollouts.engines.vllm.Taking"
 BACKEND = "rollbook_file"
+ENTRY = "vllm.entrypoints.launchers.api_server.entry"       # `vllm serve` wants to know a version that the CPU build does not tell
 SOURCE = Path(rollbook.__file__).parents[1]
 
 
@@ -41,7 +42,7 @@ def command(settings: Vllm, model: Offered, port: int) -> list[str]:
     """What starts a server that this package can sample from; the same line serves a server that is started by hand."""
     if settings.python is None:
         raise ModelError("no python to start a vLLM server with", got="run.engine.python is not set")
-    return [settings.python, "-m", "vllm.entrypoints.cli.main", "serve", str(model.folder), "--host", "127.0.0.1",
+    return [settings.python, "-m", ENTRY, "--model", str(model.folder), "--host", "127.0.0.1",
             "--port", str(port), "--dtype", str(model.dtype).removeprefix("torch."), "--max-model-len", str(model.context),
             "--logprobs-mode", "processed_logprobs", "--max-logprobs", str(max(settings.shown, 1)),
             "--return-tokens-as-token-ids", "--worker-extension-cls", WORKER,
