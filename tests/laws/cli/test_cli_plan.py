@@ -46,3 +46,35 @@ def test_a_run_stops_after_the_named_stage_and_resumes_to_the_same_end(tmp_path)
     assert resume_run(tmp_path / "halves", Quiet()) == 0
     assert run_recipe(made, tmp_path / "whole", Quiet()) == 0
     assert outcome(tmp_path / "halves") == outcome(tmp_path / "whole")
+
+
+NUMBERS = {"prompt_tokens": 100, "answer_tokens": 100, "pass_s": 0.01, "kv_bytes": 1e9, "position_bytes": 1e3,
+           "update_token_s": 1e-4, "weight_bytes": 1e6, "broadcast_bytes_s": 1e9}
+LOOP = ["plan", "magistral-small", "--scale", "tiny", "--generators", "2"]
+
+
+def given(**changes):
+    return [word for name, value in (NUMBERS | changes).items() for word in ("--given", f"{name}={value}")]
+
+
+def test_a_planned_loop_tells_its_pace_ages_and_the_best_split():
+    printed = CliRunner().invoke(main, [*LOOP, *given()])
+    assert printed.exit_code == 0, printed.output
+    for told in ("stages.rl on 2 generators and 1 trainers", "trained attempts a second", "in versions: 0: 100%", "memory allows",
+                 "1 generators, 2 trainers"):
+        assert told in printed.output
+
+
+def test_a_loop_that_samples_while_it_trains_has_older_attempts_and_a_higher_pace():
+    how = ('stages.rl.asynchrony={throttle: {kind: AReaLCode, eta: 2}, concurrency: 10000, on_update: keep, late: wait, '
+           'queue: 100, stall_s: 100}')
+    printed = CliRunner().invoke(main, [*LOOP, *given(update_s=1.0), "--set", "stages.rl.max_policy_age=2", "--set", how])
+    assert printed.exit_code == 0, printed.output
+    assert "0: 100%" not in printed.output
+
+
+def test_a_plan_of_a_loop_refuses_what_it_would_have_to_guess():
+    missing = CliRunner().invoke(main, LOOP)
+    assert missing.exit_code == 2 and "pass_s: seconds of a decoding pass" in missing.output
+    for wrong in ("pass_s", "pass_s=fast", "pace=1"):
+        assert CliRunner().invoke(main, [*LOOP, *given(), "--given", wrong]).exit_code == 2

@@ -42,7 +42,7 @@ ALLOWED = {  # the table of the architecture
     "cli_card": {"records", "evidence", "recipes", "cli_output"},
     "cli_checklist": {"records", "evidence", "audit", "report", "cli_output"},
     "cli_claims": {"records", "evidence", "ledger", "recipes", "report", "cli_card", "cli_output"},
-    "cli_plan": {"recipes"},
+    "cli_plan": {"records", "recipes", "orchestration"},
     "cli_recipes": {"records", "evidence", "recipes", "cli_card", "cli_output"},
     "cli_audit": {"records", "ledger", "audit", "cli_output"},
     "cli_rewards": {"records", "ledger", "rewards", "cli_output"},

@@ -25,7 +25,7 @@ END_S = 20.0        # how long a server has to end before it is killed
 LAST_WORDS = 3000   # characters of its log that an error shows
 WORKER = "rollbook.rollouts.engines.vllm.Taking"
 BACKEND = "rollbook_file"
-ENTRY = "vllm.entrypoints.launchers.api_server.entry"       # `vllm serve` wants to know a version that the CPU build does not tell
+ENTRY = "vllm.entrypoints.launchers.api_server.entry"       # the CPU build has no `vllm serve`: it looks for its own version
 SOURCE = Path(rollbook.__file__).parents[1]
 
 
