@@ -25,7 +25,7 @@ from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.proof import prove
 from rollbook.orchestration.run import LIKENESS, _tasks
 from rollbook.orchestration.session import TaskStream
-from rollbook.orchestration.step import PolicyRun, StepSettings, step
+from rollbook.orchestration.step import PolicyRun, StepSettings, Waves, step
 from rollbook.recipes import load, resolve
 from rollbook.records import (
     Acknowledgement,
@@ -165,7 +165,7 @@ def make(out: Path, trajectories: int, *, prompts: int = 64, context: int = 8) -
                                   max_batch_tokens=stage.max_batch_tokens, max_length=settings.tasks.max_tokens),
             tasks={task.id: task for task in sides.train})
         start = version = publisher.publish("start", None, (), optimizer=None)
-        source = TaskStream(sides.train, seed=settings.run.seed, cursor=0)
+        source = Waves(tasks=TaskStream(sides.train, seed=settings.run.seed, cursor=0))
         for number in range(1, steps + 1):
             version, _ = step(run, source, version, number)
             yield number * prompts * PER_TASK

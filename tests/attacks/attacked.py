@@ -7,7 +7,9 @@ from pathlib import Path
 
 from small_runs import Quiet, small_recipe
 
-from rollbook.audit.passage import audit_run
+from rollbook.audit.detectors import all_detectors
+from rollbook.audit.passage import audit_run, read
+from rollbook.ledger import Ledger
 from rollbook.orchestration.run import run_recipe
 from rollbook.records.recipe import Pretrained
 
@@ -45,3 +47,12 @@ def assert_caught(run: Path, stage: int, *, record: str, evidence: str = "") -> 
     assert row.record is not None and row.record.startswith(record), row
     assert evidence in row.evidence, row
     assert row.remedy
+
+
+def assert_found(run: Path, stage: int, *, record: str, evidence: str) -> None:
+    """Among everything that this stage's detector finds, though another finding comes first, is this record with these words."""
+    detectors = all_detectors()
+    index = read(Ledger.open(run, write=False), detectors)
+    (detector,) = (one for one in detectors if one.stage == stage)
+    detector.finish(index)
+    assert any(one.record.startswith(record) and evidence in one.evidence for one in detector.failures), detector.failures

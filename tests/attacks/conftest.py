@@ -1,5 +1,6 @@
 import pytest
 from attacked import QUICK  # noqa: F401
+from gate_runs import copy, finished, key  # noqa: F401
 from small_runs import Quiet, small_recipe
 
 from rollbook.orchestration.run import run_recipe

@@ -107,6 +107,16 @@ def test_a_proof_that_no_judge_could_fail_is_caught(warm, tmp_path, monkeypatch)
     assert_caught(run, 4, record="EnvironmentProof", evidence="was left out")
 
 
+@pytest.mark.fault(stage=4, injection="a proof over empty texts that claims to have tried the clock all the same")
+def test_a_proof_over_texts_that_tell_no_judge_from_none_is_caught(warm, tmp_path, monkeypatch):
+    real = producer.prove
+    with monkeypatch.context() as m:
+        m.setattr(proof, "proof_items", lambda train, count: [(task, "") for task in train[:count] for _ in range(3)])
+        m.setattr(producer, "prove", lambda *parts: dataclasses.replace(real(*parts), unproved={}))
+        run = begun(warm, tmp_path / "run")
+    assert_caught(run, 4, record="EnvironmentProof", evidence="gated 24")
+
+
 @pytest.mark.fault(stage=4, injection="the trial without a network is left out")
 def test_a_proof_without_one_kind_of_trial_is_caught(warm, tmp_path, monkeypatch):
     real = producer.prove

@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 import torch
-from attacked import assert_caught, rows
+from attacked import assert_caught, assert_found, rows
 from faulty import clean_run, faulty
 
 from rollbook.ledger import Ledger
@@ -141,6 +141,7 @@ def test_a_demonstration_that_is_not_on_record_is_caught(warm, tmp_path, monkeyp
 
     run = faulty(monkeypatch, warm, tmp_path / "run", (Ledger, "write_table", half), overrides=SHORT)
     assert_caught(run, 5, record="SftReport", evidence="shows 16 demonstrations, 0 of them general; the recipe asks for 32")
+    assert_found(run, 5, record="SftReport", evidence="not on record")
 
 
 @pytest.mark.fault(stage=5, injection="traces said to be correct by construction box a wrong answer")

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from attacked import assert_caught, attacked, rows
+from attacked import assert_caught, assert_found, attacked, rows
 
 from rollbook.evaluation import heldout
 from rollbook.orchestration import stages
@@ -38,6 +38,7 @@ def test_a_gain_of_another_temperature_is_caught(warm, tmp_path, monkeypatch):
         m.setattr(stages.evaluation, "compare", lax)
         run = attacked(warm, tmp_path / "run")
     assert_caught(run, 13, record="EvalReport", evidence="was evaluated with temperature 0.2")
+    assert_found(run, 13, record="Comparison", evidence="temperature")
 
 
 @pytest.mark.fault(stage=13, injection="best of two attempts is reported as one attempt")

@@ -12,74 +12,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from attacked import assert_caught, attacked, rows
 from click.testing import CliRunner
+from gate_runs import NOW, WISH, lax, redrafted, wish
 
 from rollbook.cli import main
 from rollbook.evaluation.gate import document, undecided
 from rollbook.evaluation.signing import GateRefused, new_key, sign
 from rollbook.ledger import Ledger
-from rollbook.orchestration import permission, run, stages
-from rollbook.orchestration.permission import Finished, Wish, decide
-from rollbook.records import GateDecision, Incident, Scored
-
-NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
-RIGHT = {"start_eval": 12, "cold_eval": 6, "final_eval": 9}      # of 16: these tests do not hang on what a tiny model learns
-
-
-@pytest.fixture(scope="module")
-def finished(warm, tmp_path_factory):
-    """A run whose last policy is better than the one before and worse than the start; the policy of its first RL step was
-    never evaluated."""
-    real = stages.evaluation.evaluate
-
-    def evaluated(protocol, policy, *, stage):
-        right = {task.id for task in protocol.tasks[:RIGHT[stage]]}
-
-        class Scripted:
-            def judge(self, traces, tasks):
-                return [dataclasses.replace(v, vector=dataclasses.replace(v.vector, accuracy=float(trace.task in right)))
-                        if isinstance(v, Scored) else v
-                        for trace, v in zip(traces, protocol.judge.judge(traces, tasks), strict=True)]
-
-        return real(dataclasses.replace(protocol, judge=Scripted()), policy, stage=stage)
-
-    with pytest.MonkeyPatch.context() as m:
-        m.setattr(stages.evaluation, "evaluate", evaluated)
-        return attacked(warm, tmp_path_factory.mktemp("finished") / "run", "stages.rl.probe_every=0")
-
-
-@pytest.fixture(scope="module")
-def key(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("keys")
-    private, public = new_key()
-    (folder / "gate.key").write_bytes(private)
-    (folder / "gate.pub").write_bytes(public)
-    return folder / "gate.key"
-
-
-@pytest.fixture
-def copy(finished, tmp_path):
-    """The finished run as often as a test wants to decide about it."""
-    shutil.copytree(finished, tmp_path / "run")
-    return tmp_path / "run"
-
-
-WISH = Wish(decision="allow", stage=None, thresholds={"heldout": 0.5}, owners={"add_sub": "maria"}, limits=("serve-internal",),
-            canary="1% of traffic for a day", rollback="cold_start", incidents="maria@example.org", expires="2027-03-01")
-
-
-def wish(**changes):
-    return dataclasses.replace(WISH, **changes)
-
-
-def lax(m):
-    """Whoever decides does not look at the rules."""
-    m.setattr(permission, "breaches", lambda decision, ground: [])
-
-
-def redrafted(m, change):
-    """What is drafted is changed before it is signed: the record and the signature agree."""
-    real = permission.draft
-    m.setattr(permission, "draft", lambda *given: change(real(*given)))
+from rollbook.orchestration import permission, run
+from rollbook.orchestration.permission import Finished, decide
+from rollbook.records import GateDecision, Incident
 
 
 def test_an_undecided_run_claims_no_permission(finished):

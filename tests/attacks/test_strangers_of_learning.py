@@ -13,13 +13,15 @@ from rollbook.evaluation import heldout
 from rollbook.experience import batches
 from rollbook.experience.batches import with_scores
 from rollbook.ledger import Ledger
+from rollbook.ledger import ledger as logging
+from rollbook.ledger import traces as tables
 from rollbook.orchestration import publish
 from rollbook.orchestration import run as producer
 from rollbook.orchestration import step as stepping
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.session import Session
 from rollbook.orchestration.stages import evaluation, policy_gradient
-from rollbook.records import Comparison, HostRun, Probe, ResolvedRecipe
+from rollbook.records import Comparison, HostRun, Probe, ResolvedRecipe, content_id
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.training.policy import PolicyLearner
 
@@ -150,6 +152,32 @@ def test_a_recipe_that_the_manifest_does_not_name(monkeypatch, warm, tmp_path):
                       **noted)
     run = attack(monkeypatch, warm, tmp_path / "run", (Ledger, "append", append), overrides=BRIEF)
     assert_caught(run, 11, record="ResolvedRecipe", evidence="manifest names")
+
+
+@pytest.mark.fault(stage=11, injection="S: another recipe is recorded under the id of the one that the manifest names")
+def test_a_recipe_under_another_ones_id(monkeypatch, warm, tmp_path):
+    real = logging.entry
+
+    def forged(record, observed=None):
+        if not isinstance(record, ResolvedRecipe):
+            return real(record, observed)
+        return dataclasses.replace(real(dataclasses.replace(record, title="another"), observed), id=content_id(record))
+    run = attack(monkeypatch, warm, tmp_path / "run", (logging, "entry", forged), overrides=BRIEF)
+    assert_caught(run, 11, record="ResolvedRecipe", evidence="not the hash of its content")
+
+
+@pytest.mark.fault(stage=11, injection="S: trajectories keep the ids that they had before their texts were mended")
+def test_trajectories_under_their_former_ids(monkeypatch, warm, tmp_path):
+    real, named = tables.write_rows, []
+
+    def mended(root, path, name, rows):
+        if name.startswith("rl/"):
+            rows = [(identity, (dataclasses.replace(trace, text=trace.text + " "), *rest)) for identity, (trace, *rest) in rows]
+            named.append(name)
+        return real(root, path, name, rows)
+    run = attack(monkeypatch, warm, tmp_path / "run", (tables, "write_rows", mended), overrides=BRIEF)
+    assert named
+    assert_caught(run, 11, record="Trace", evidence="not the hash of its content")
 
 
 # stage 12 -----------------------------------------------------------------------------------------------------------------------

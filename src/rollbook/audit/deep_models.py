@@ -12,11 +12,10 @@ from rollbook.audit.replay_steps import PolicyStep, new_learner, policy_step, sf
 from rollbook.audit.ruler import Mismatch, Ruler
 from rollbook.audit.sampled import SampledRow
 from rollbook.ledger import Ledger
-from rollbook.ledger.encoding import record_id
 from rollbook.models.layout import Tree, pack
 from rollbook.models.logprobs import action_logprobs
 from rollbook.models.working_copy import Cache, WorkingCopy, working_copy
-from rollbook.records import Batch, Credit, Demonstration, PolicyVersion, Probe, SamplingEnvelope, SftReport, Update
+from rollbook.records import Batch, Credit, Demonstration, PolicyVersion, Probe, SamplingEnvelope, SftReport, Update, content_id
 from rollbook.records.graph import START
 from rollbook.records.recipe import PolicyGradient, Sft
 
@@ -166,7 +165,7 @@ def _first_sft(work: Work, ruler: Ruler, name: str, stage: Sft, start: PolicyVer
     report: SftReport = event.record()
     wanted = set(report.demonstrations)
     held = {identity: one for table in tables for one in ledger.table_records(table)
-            if (identity := record_id(one)) in wanted}
+            if (identity := content_id(one)) in wanted}
     ruler.at(name, f"{name} step {report.step}", event.id)
     if len(held) < len(wanted):
         ruler.say("demonstrations", str(len(wanted)), str(len(held)), "the others are not in the run")

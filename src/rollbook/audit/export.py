@@ -81,9 +81,9 @@ class Source:
     def table(self, path: str, where: Callable[[str], bool]) -> int:
         """The records of tables as lines."""
         from rollbook.audit.bundle_writer import semantic
-        from rollbook.ledger.encoding import record_id
+        from rollbook.records import content_id
 
-        return self.writer.lines(path, (semantic(record_id(one), one) for event in self.ledger.events("RecordTable")
+        return self.writer.lines(path, (semantic(content_id(one), one) for event in self.ledger.events("RecordTable")
                                         if where(str(event.body["name"])) for one in self.ledger.table_records(event)))
 
     def objects(self, names: list[str]) -> None:

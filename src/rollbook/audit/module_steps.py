@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
+from rollbook.audit.elements import due_elements, merge_fault
 from rollbook.audit.estimator import rate
 from rollbook.audit.index import RunIndex
-from rollbook.records import ModuleUpdate, Ranking
-from rollbook.records.recipe import Distill, Dpo, OptimizerSettings, PolicyGradient, Preference, RewardModel, Stage
+from rollbook.ledger.kinds import TraceTable
+from rollbook.records import Batch, Merged, ModuleUpdate, Ranking, StepReport
+from rollbook.records.recipe import Critic, Distill, Dpo, OptimizerSettings, PolicyGradient, Preference, RewardModel, Stage
 
 Fail = Callable[[str, str, str], None]
 Floats = NDArray[np.float64]
@@ -30,6 +32,34 @@ class ModuleSteps:
     steps: dict[tuple[str, str], int] = field(default_factory=dict)
     after: dict[tuple[str, str], str] = field(default_factory=dict)
     rankings: dict[str, Ranking] = field(default_factory=dict)
+    of_table: dict[str, list[str]] = field(default_factory=dict)    # stage -> the ids of its rankings, in order
+    order: dict[str, list[str]] = field(default_factory=dict)       # stage -> the elements that it shows, in order
+    batches: dict[str, str] = field(default_factory=dict)           # batches of the open step -> their tensors
+    answers: list[tuple[str, int]] = field(default_factory=list)    # the attempts of a distillation's step, with their tokens
+
+    def record(self, run: RunIndex, identity: str, record: object, ended: Mapping[str, str], fail: Fail) -> None:
+        """Keeps what the steps are taken on, and holds a merge against the recipe; `ended` maps a stage to its last version."""
+        match record:
+            case Ranking():
+                self.rankings[identity] = record
+                self.of_table.setdefault((run.table or "").partition("/")[0], []).append(identity)
+            case Batch():
+                self.batches[identity] = record.tensors
+            case StepReport():
+                self.batches.clear()
+            case TraceTable():
+                self.answers.clear()
+            case Merged():
+                if problem := merge_fault(run, record, ended):
+                    fail(identity, problem, "merge what the recipe names, as it says")
+            case _:
+                pass
+
+    def row(self, run: RunIndex, identity: str, tokens: int) -> None:
+        """Notes an attempt of a step of distillation."""
+        stage = run.recipe.settings.stages.get((run.table or "").partition("/")[0]) if run.recipe is not None else None
+        if isinstance(stage, Distill):
+            self.answers.append((identity, tokens))
 
     def take(self, run: RunIndex, identity: str, update: ModuleUpdate, fail: Fail) -> None:
         """One step against the one before it, the recipe and its own tensors."""
@@ -50,7 +80,27 @@ class ModuleSteps:
         planned = None if stage is None else schedule(stage, update.module)
         if planned is not None:
             self._optimizer(identity, update, where, planned, fail)
+        self._shown(run, identity, update, where, stage, fail)
         self._loss(run, identity, update, where, stage, fail)
+
+    def _shown(self, run: RunIndex, identity: str, update: ModuleUpdate, where: str, stage: Stage | None, fail: Fail) -> None:
+        """The elements of a step are those that are due by recipe and seed: none is left out for being hard, none comes twice."""
+        if isinstance(stage, Distill):
+            due = [name for name, count in self.answers if count]
+            tokens = sum(count for _, count in self.answers)
+            if update.tokens != tokens:
+                fail(identity, f"{where} counts {update.tokens} tokens, {tokens} were sampled", ARITHMETIC)
+        elif isinstance(stage, (RewardModel, Preference)) and run.recipe is not None:
+            if update.stage not in self.order:
+                held = {source: [(name, self.rankings[name]) for name in self.of_table.get(source, ())] for source in stage.data}
+                self.order[update.stage] = due_elements(stage, held, run.recipe.settings.run.seed)
+            due = self.order[update.stage][(update.step - 1) * stage.batch:update.step * stage.batch]
+        else:
+            return
+        if list(update.elements) != due:
+            left, strange = set(due) - set(update.elements), set(update.elements) - set(due)
+            fail(identity, f"{where} was taken on {len(update.elements)} elements that are not the {len(due)} that are due "
+                 f"({len(left)} left out, {len(strange)} not due)", "train on the recipe's data, in the order of its seed")
 
     def _optimizer(self, identity: str, update: ModuleUpdate, where: str, planned: tuple[OptimizerSettings, int],
                    fail: Fail) -> None:
@@ -74,12 +124,25 @@ class ModuleSteps:
         known = [one for one in rankings if one is not None]
         due: float | None = None
         if isinstance(stage, RewardModel) and len(known) == len(rankings):
+            answers = sum(len(one.candidates) for one in known)
+            if given["score"].size != answers:
+                fail(identity, f"{where} stores {given['score'].size} scores for {answers} answers", ARITHMETIC)
+                return
             due = reward_loss(known, given["score"], stage)
         elif isinstance(stage, Preference) and len(known) == len(rankings):
-            due = preference_loss(known, given, stage)
+            due = preference_loss(known, given, stage, self._format_ids(run))
         elif isinstance(stage, Distill):
             due = float(given["kl"].mean())
+            if given["kl"].size != update.tokens or given["kl"].min(initial=0.0) < -CLOSE:
+                fail(identity, f"{where} stores {given['kl'].size} divergences for {update.tokens} tokens, the least "
+                     f"{given['kl'].min(initial=0.0):.3g}", ARITHMETIC)
+        elif isinstance(stage, PolicyGradient) and stage.critic is not None and update.elements[0] in self.batches:
+            batch = load(run.ledger.get(self.batches[update.elements[0]]))
+            due = self._critic(identity, (where, stage.critic), given, batch, fail)
         stated = sum(update.loss.values())
+        if due is None and isinstance(stage, Preference) and len(known) == len(rankings):
+            fail(identity, f"the log-probs of {where} are of {given['logp'].size} tokens, its pairs have another number",
+                 "train on the best and the worst answer of every ranking")
         if due is not None and not abs(stated - due) <= CLOSE * max(1.0, abs(due)):
             fail(identity, f"the loss of {where} is recorded as {stated:.6g}, computed {due:.6g} from its tensors", ARITHMETIC)
         if isinstance(stage, (RewardModel, Preference)) and len(known) < len(rankings):
@@ -87,6 +150,36 @@ class ModuleSteps:
                  "record every element before it trains")
         if any(one.heldout for one in known):
             fail(identity, f"{where} was taken on a ranking that is kept apart", "train on what is not kept apart")
+
+
+    def _format_ids(self, run: RunIndex) -> frozenset[int]:
+        return frozenset(i for i in run.tokenizer.stop_ids if i is not None) if run.tokenizer is not None else frozenset()
+
+    def _critic(self, identity: str, about: tuple[str, Critic], given: Mapping[str, Floats],
+                batch: Mapping[str, NDArray[np.generic]], fail: Fail) -> float | None:
+        """The loss of a critic's step on a batch; its gradient by value is held against the one that is stored."""
+        where, rule = about
+        if not {"value", "return"} <= batch.keys() or batch["return"].shape != given["value"].shape:
+            fail(identity, f"{where} was taken on returns that its batch does not hold", ARITHMETIC)
+            return None
+        loss, gradient_T = value_loss(given["value"], batch["value"].astype(np.float64), batch["return"].astype(np.float64), rule)
+        off_T = np.abs(given["gradient"] - gradient_T) > CLOSE * max(float(np.abs(gradient_T).max(initial=0.0)), 1e-9)
+        edge_T = np.abs(np.abs(given["value"] - batch["value"].astype(np.float64)) - (rule.clip or 0.0)) < CLOSE
+        if (off_T & ~edge_T).any():
+            at = int((off_T & ~edge_T).argmax())
+            fail(identity, f"the gradient of {int((off_T & ~edge_T).sum())} of {off_T.size} values of {where} is not that of the "
+                 f"{rule.loss} loss: token {at} has {given['gradient'][at]:.6g}, computed {gradient_T[at]:.6g}", ARITHMETIC)
+        return loss
+
+
+def value_loss(value_T: Floats, anchor_T: Floats, return_T: Floats, rule: Critic) -> tuple[float, Floats]:
+    """The critic's mean loss over the tokens of a step, and its derivative by each value."""
+    loss_T, slope_T = (value_T - return_T)**2, 2 * (value_T - return_T)
+    if rule.loss == "clipped" and rule.clip is not None:
+        held_T = (anchor_T + np.clip(value_T - anchor_T, -rule.clip, rule.clip) - return_T)**2
+        frozen_T = (np.abs(value_T - anchor_T) > rule.clip) & (held_T > loss_T)
+        loss_T, slope_T = np.maximum(loss_T, held_T), np.where(frozen_T, 0.0, slope_T)
+    return rule.factor * float(loss_T.mean()), rule.factor * slope_T / max(value_T.size, 1)
 
 
 def schedule(stage: Stage, module: str) -> tuple[OptimizerSettings, int] | None:
@@ -122,25 +215,39 @@ def reward_loss(rankings: list[Ranking], score_S: Floats, stage: RewardModel) ->
     return total / len(rankings)
 
 
-def preference_loss(rankings: list[Ranking], given: Mapping[str, Floats], stage: Preference) -> float | None:
-    """The mean over pairs of DPO's loss, from the log-probs that were stored; None for the variants with further terms."""
-    if not isinstance(stage.loss, Dpo):
+def preference_loss(rankings: list[Ranking], given: Mapping[str, Floats], stage: Preference,
+                    format_ids: frozenset[int]) -> float | None:
+    """The mean over pairs of the stage's loss, from the log-probs that were stored; None where they are not the pairs' tokens."""
+    at, total, rule = 0, 0.0, stage.loss
+    pairs = [pair for one in rankings if (pair := _pair(one, stage.by)) is not None]
+    tokens = sum(len(ids) for pair in pairs for ids in pair)
+    if len(pairs) < len(rankings) or not tokens == given["logp"].size == given["reference"].size:
         return None
-    at, total = 0, 0.0
-    for one in rankings:
-        sides = []
-        for size in _lengths(one, stage.by):
-            gap = (given["logp"] - given["reference"])[at:at + size].sum()
-            sides.append(gap / size if stage.loss.normalize else gap)
-            at += size
-        total += float(np.logaddexp(0, -stage.loss.beta * (sides[0] - sides[1])))
+    for pair in pairs:
+        sides: list[float] = []
+        nll = 0.0
+        for place, ids in enumerate(pair):
+            logp, reference = (given[name][at:at + len(ids)] for name in ("logp", "reference"))
+            at += len(ids)
+            if isinstance(rule, Dpo):
+                sides.append(float((logp - reference).sum()) / (len(ids) if rule.normalize else 1))
+                continue
+            kept = np.array([token not in format_ids for token in ids])
+            sides.append(float((logp - reference)[kept].sum()))
+            if place == 0:
+                learnt = logp[kept] if rule.nll_on == "unmasked" else logp
+                nll = -float(learnt.sum()) / (max(learnt.size, 1) if rule.nll_reduction == "mean" else 1)
+        total += float(np.logaddexp(0, -rule.beta * (sides[0] - sides[1])))
+        total += 0.0 if isinstance(rule, Dpo) else rule.nll_coefficient * nll
     return total / len(rankings)
 
 
-def _lengths(one: Ranking, by: str) -> tuple[int, int]:
-    """Tokens of the chosen and of the rejected answer."""
+def _pair(one: Ranking, by: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Tokens of the chosen and of the rejected answer, None where a ranking has no such pair."""
     right = [c for c in one.candidates if by == "score" or c.correct]
     wrong = [c for c in one.candidates if by == "score" or c.correct is False]
+    if not right or not wrong:
+        return None
     best = max(right, key=lambda c: c.score)
     worst = max(wrong, key=lambda c: c.score) if by == "correct" else min(wrong, key=lambda c: c.score)
-    return len(best.token_ids), len(worst.token_ids)
+    return best.token_ids, worst.token_ids

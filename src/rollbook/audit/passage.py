@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from safetensors.numpy import load
@@ -13,9 +14,26 @@ from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.detectors import all_detectors
 from rollbook.audit.index import RunIndex
 from rollbook.ledger import Event, Ledger
-from rollbook.records import AuditReport, AuditRow, Batch, Credit, HostRun, LedgerError, Update, content_id
+from rollbook.ledger.trace_ids import trace_ids
+from rollbook.ledger.traces import Identified
+from rollbook.ledger.traces import Row as Trajectory
+from rollbook.records import (
+    AuditReport,
+    AuditRow,
+    Batch,
+    Credit,
+    HostRun,
+    LedgerError,
+    TraceId,
+    Update,
+    content_id,
+    digest,
+)
+from rollbook.records.codec import OBSERVED, canonical
 
 Told = Callable[[int], None]
+TOGETHER = 512          # trajectories whose ids are computed together
+MISNAMED = "is filed under an id that is not the hash of its content"
 
 
 def audit_run(path: str | os.PathLike[str], *, sample: int = 0, told: Told = lambda _: None) -> AuditReport:
@@ -77,11 +95,13 @@ def read(ledger: Ledger, detectors: Sequence[Detector], told: Told = lambda _: N
             _trajectories(run, event, detectors)
         elif event.kind == "RecordTable":
             run.table = str(event.body["name"])
+            _named(run, event)
             for record in ledger.table_records(event):
                 _show(run, content_id(record), record, detectors)
         else:
             run.table = None
             record = event.record()
+            _named(run, event)
             if isinstance(record, HostRun) and run.recipe is None:
                 detectors = [detector for detector in detectors if detector.name not in record.unseen]
             _show(run, event.id, record, detectors)
@@ -102,12 +122,31 @@ def _show(run: RunIndex, identity: str, record: object, detectors: Sequence[Dete
 def _trajectories(run: RunIndex, event: Event, detectors: Sequence[Detector]) -> None:
     """The table's record, then its rows."""
     run.table = str(event.body["name"])
+    _named(run, event)
     _show(run, event.id, event.record(), detectors)
-    for identity, (trace, verdict, outcome) in run.ledger.rows(event):
+    for identity, (trace, verdict, outcome), own in named_rows(run.ledger.rows(event)):
+        if identity != own:
+            run.contradictions.append(f"{identity} {MISNAMED}: {trace.attempt} in {run.table} is {own[:18]}")
         run.recent.add(identity, trace, verdict)
         row = Row(id=identity, trace=trace, verdict=verdict, outcome=outcome)
         for detector in detectors:
             detector.row(run, row)
+
+
+def _named(run: RunIndex, event: Event) -> None:
+    """A record's id is the hash of its content; whoever files it under another one says that it is something else."""
+    content = {name: value for name, value in event.body.items() if name != OBSERVED}
+    own = f"{event.kind}:{digest(canonical(content))}"
+    if event.id != own:
+        run.contradictions.append(f"{event.id} {MISNAMED}, {own[:40]} ({event.position})")
+
+
+def named_rows(rows: Iterable[Identified]) -> Iterator[tuple[TraceId, Trajectory, TraceId]]:
+    """Trajectories with the id they are filed under and that of their content, in bounded memory."""
+    held = iter(rows)
+    while part := list(islice(held, TOGETHER)):
+        own = trace_ids([trace for _, (trace, _, _) in part])
+        yield from ((identity, row, name) for (identity, row), name in zip(part, own, strict=True))
 
 
 class _Steps:

@@ -12,7 +12,6 @@ from rollbook.audit.replay_modules import CriticTrainee, Held, Trainee, module_s
 from rollbook.audit.replay_steps import PolicyStep, compared, hold
 from rollbook.audit.ruler import Ruler
 from rollbook.ledger import Event, Ledger
-from rollbook.ledger.encoding import record_id
 from rollbook.models.decoder import Decoder
 from rollbook.models.load import load_policy
 from rollbook.models.tokenizer import ChatTokenizer
@@ -32,6 +31,7 @@ from rollbook.records import (
     TaskId,
     Trace,
     TraceId,
+    content_id,
 )
 from rollbook.records.graph import START
 from rollbook.records.recipe import Distill, Merge, PolicyGradient, Preference, RewardModel, Settings, Sft
@@ -94,7 +94,7 @@ class Beside:
         """What the stage's module is made of; its rankings are read once."""
         sources = () if isinstance(stage, (PolicyGradient, Distill)) else tuple(stage.data)
         tables = [self.tables[f"{source}/rankings"] for source in sources if f"{source}/rankings" in self.tables]
-        rankings = {record_id(one): one for table in tables for one in self.ledger.table_records(table)
+        rankings = {content_id(one): one for table in tables for one in self.ledger.table_records(table)
                     if isinstance(one, Ranking)}
         return Held(decoder=self.decoder, rankings=rankings, weights_of=self._weights_of, dtype=self.dtype,
                     format_ids=frozenset(self.tokenizer.stop_ids), seed=self.settings.run.seed, family=self._family,

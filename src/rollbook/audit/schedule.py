@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from rollbook.audit.index import RunIndex
 from rollbook.audit.plan import Order
-from rollbook.records import Dispatch, Selection
-from rollbook.records.recipe import Comparisons, PassRate, PolicyGradient, RejectionSampling, Revise, Stage
+from rollbook.records import Dispatch, Selection, StageEnd
+from rollbook.records.recipe import Comparisons, Distill, PassRate, PolicyGradient, RejectionSampling, Revise, Stage
 
 Fault = tuple[str, str, str]        # record, evidence, remedy
 ORDER = "issue tasks in the order that recipe and seed give, every one of them"
@@ -42,13 +42,25 @@ class Issuing:
 
 
 @dataclass(slots=True)
-class Schedule:
-    """Follows the dispatches of selections and policy stages; stages of other kinds are left alone.
+class Flowing:
+    """Where a stage stands that samples while it trains: the places in its order it may have come to, what it issued before."""
 
-    Limit: a stage that samples while it trains issues as its throttle allows, and is not followed; a curriculum chooses tasks.
+    order: Order
+    places: set[int] = field(default_factory=lambda: {0})
+    issued: set[str] = field(default_factory=set)
+    groups: int = 0
+    astray: bool = False
+
+
+@dataclass(slots=True)
+class Schedule:
+    """Follows the dispatches of every stage that samples; what a curriculum chooses is not foretold.
+
+    A stage that samples while it trains issues as many as its throttle allows, in the seeded order all the same.
     """
 
     stages: dict[str, Issuing] = field(default_factory=dict)
+    flowing: dict[str, Flowing] = field(default_factory=dict)
     candidates: dict[str, tuple[str, ...]] = field(default_factory=dict)
     followed: int = 0
 
@@ -64,6 +76,12 @@ class Schedule:
         elif isinstance(stage, PolicyGradient) and stage.asynchrony is None and record.scope.count("/") == 2:
             self.followed += 1
             yield from self._wave(run, identity, record, stage)
+        elif isinstance(stage, PolicyGradient) and stage.asynchrony is not None and record.scope.startswith(f"{name}/g/"):
+            self.followed += 1
+            yield from self._group(run, identity, record, stage)
+        elif isinstance(stage, Distill) and record.scope.count("/") == 1:
+            self.followed += 1
+            yield from self._lesson(run, identity, record, stage)
 
     def selected(self, run: RunIndex, identity: str, record: Selection) -> Iterator[Fault]:
         """What is wrong with a selection by its recipe's bounds; its counts are held against verdicts elsewhere."""
@@ -129,6 +147,48 @@ class Schedule:
             state.astray = True
             yield (identity, f"the tasks of {record.scope} are not the next ones of the seeded order: "
                    f"{_apart(record.tasks, due_tasks)}", ORDER)
+
+    def _group(self, run: RunIndex, identity: str, record: Dispatch, stage: PolicyGradient) -> Iterator[Fault]:
+        """One group of a stage that samples while it trains: the next task, or one that was issued before and grew too old."""
+        name = record.scope.partition("/")[0]
+        state = self.flowing.get(name)
+        if state is None:
+            state = self.flowing[name] = Flowing(Order(_pool(run, stage.tasks), _seed(run)))
+        if record.scope != f"{name}/g/{state.groups:06d}":
+            yield (identity, f"{record.scope} was issued where group {state.groups} is due", ORDER)
+        state.groups += 1
+        if record.samples != stage.per_task or len(record.tasks) != 1:
+            yield (identity, f"{record.scope} issues {record.samples} attempts at each of {len(record.tasks)} tasks, the recipe "
+                   f"says {stage.per_task} at one", SIZES)
+        task = record.tasks[0]
+        again = stage.asynchrony is not None and stage.asynchrony.late == "redispatch" and task in state.issued
+        found = {place + 1 for place in state.places if state.order.take(place, 1) == [task]} | (state.places if again else set())
+        state.issued.add(task)
+        if not found and stage.curriculum is None and not state.astray:
+            state.astray = True
+            yield (identity, f"the task of {record.scope} is not the next one of the seeded order: "
+                   f"{_apart(record.tasks, state.order.take(max(state.places), 1))}", ORDER)
+        state.places = found or state.places
+
+    def _lesson(self, run: RunIndex, identity: str, record: Dispatch, stage: Distill) -> Iterator[Fault]:
+        """One step of a distillation: the next tasks of the seeded order, each as often as the recipe says."""
+        name, step = record.scope.split("/")
+        state = self.stages.get(name)
+        if state is None:
+            state = self.stages[name] = Issuing(Order(_pool(run, stage.tasks), _seed(run)))
+        state.step += 1
+        due = state.order.take(state.place, stage.prompts)
+        state.place += stage.prompts
+        if step != f"{state.step:06d}" or record.samples != stage.per_task or list(record.tasks) != due:
+            yield (identity, f"{record.scope} issues {record.samples} attempts at each of {len(record.tasks)} tasks; step "
+                   f"{state.step} is {stage.per_task} at each of the next {stage.prompts} of the seeded order", ORDER)
+
+    def over(self, run: RunIndex, end: StageEnd) -> Iterator[tuple[str, str]]:
+        """Whether a distillation went on as long as the recipe says."""
+        stage = run.recipe.settings.stages.get(end.stage) if run.recipe is not None else None
+        taken = self.stages[end.stage].step if end.stage in self.stages else 0
+        if isinstance(stage, Distill) and taken != stage.steps:
+            yield f"{end.stage} ended after {taken} steps, the recipe says {stage.steps}", "train as long as the recipe says"
 
 
 def sampled_once(stage: Stage) -> Once | None:

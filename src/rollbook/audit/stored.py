@@ -13,9 +13,8 @@ from torch import Tensor
 from rollbook.experience.admission import AdmittedGroup
 from rollbook.experience.batches import Packed, pack
 from rollbook.ledger import Event, Ledger
-from rollbook.ledger.encoding import record_id
 from rollbook.objectives.core import Objective
-from rollbook.records import Batch, Credit, Demonstration, Experience, LedgerError, Scored, TraceId
+from rollbook.records import Batch, Credit, Demonstration, Experience, LedgerError, Scored, TraceId, content_id
 
 INPUTS = {"token_ids": "token_T", "seq": "seq_T", "group": "group_S", "length": "length_S", "correct": "correct_S",
           "behavior": "behavior_T", "version": "version_T", "advantage": "advantage_T", "weight": "weight_KT"}
@@ -28,7 +27,7 @@ def members(ledger: Ledger, table: Event | None, batch: Batch) -> tuple[Experien
     wanted = set(batch.traces)
     held: dict[str, Experience] = {}
     for identity, (trace, verdict, _) in ledger.rows(table) if table is not None else ():
-        if identity in wanted and isinstance(verdict, Scored) and TraceId(record_id(trace)) == identity:
+        if identity in wanted and isinstance(verdict, Scored) and TraceId(content_id(trace)) == identity:
             held[identity] = Experience(trace=trace, verdict=verdict)
     lost = [name for name in batch.traces if name not in held]
     if lost:
@@ -55,7 +54,7 @@ def tensors(ledger: Ledger, name: str) -> Mapping[str, Tensor]:
 
 def demonstrations(ledger: Ledger, tables: Sequence[Event | None]) -> dict[str, Demonstration]:
     """The demonstrations of tables by their ids; a table that is absent holds none."""
-    return {record_id(one): one for table in tables if table is not None for one in ledger.table_records(table)
+    return {content_id(one): one for table in tables if table is not None for one in ledger.table_records(table)
             if isinstance(one, Demonstration)}
 
 

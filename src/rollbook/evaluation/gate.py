@@ -15,20 +15,33 @@ from pathlib import Path
 
 from rollbook.evaluation.signing import GateRefused, covers, verify
 from rollbook.evaluation.statistics import wilson
-from rollbook.records import EvalReport, GateDecision, PolicyVersion, ProtocolBundle, RecordError, Task, canonical, digest, encode
+from rollbook.records import (
+    EvalReport,
+    GateDecision,
+    Incident,
+    PolicyVersion,
+    ProtocolBundle,
+    RecordError,
+    Task,
+    canonical,
+    digest,
+    encode,
+)
 
 CLOSE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What a run holds for a decision to rest on, by id. `kept` names the versions whose weights can be loaded again."""
+    """What a run holds for a decision to rest on, by id. `kept` names the versions whose weights can be loaded again, `refused`
+    the weights that nobody may use: refused by the last decision about them, or rolled back since."""
 
     versions: Mapping[str, PolicyVersion]
     kept: Collection[str]
     reports: Mapping[str, EvalReport]
     protocols: Mapping[str, ProtocolBundle]
     tasks: Mapping[str, Task]
+    refused: Collection[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +111,10 @@ def evaluations(policy: str, weights: str, reports: Mapping[str, EvalReport]) ->
     return {name: report for name, report in reports.items() if report.policy == policy and report.weights == weights}
 
 
-def measure(name: str, reports: Iterable[EvalReport], ground: Ground) -> float | None:
+def measure(name: str, reports: Iterable[EvalReport], ground: Ground, *, unscored: float | None = None) -> float | None:
     """The least value of a measure over the reports, from their outcomes; None where nothing was scored.
 
+    What nobody could score is left out, or counts as `unscored`.
     `PROTOCOL` is the accuracy under the protocol of that name, `PROTOCOL.low` the lower end of its 95% Wilson interval,
     `PROTOCOL/FAMILY` the accuracy on one task family.
     """
@@ -108,7 +122,8 @@ def measure(name: str, reports: Iterable[EvalReport], ground: Ground) -> float |
     for report in reports:
         bundle = ground.protocols.get(report.protocol)
         protocol = bundle.name if bundle is not None else None
-        known = {task: value for task, value in report.outcomes.items() if value is not None}
+        given = {task: unscored if value is None else value for task, value in report.outcomes.items()}
+        known = {task: value for task, value in given.items() if value is not None}
         if name == protocol and known:
             found.append(sum(known.values()) / len(known))
         elif name == f"{protocol}.low" and known:
@@ -125,6 +140,15 @@ def by_family(outcomes: Mapping[str, float], tasks: Mapping[str, Task]) -> dict[
     for task, value in outcomes.items():
         values.setdefault(tasks[task].family if task in tasks else "unknown", []).append(value)
     return {family: sum(held) / len(held) for family, held in sorted(values.items())}
+
+
+def refused(decisions: Iterable[GateDecision], incidents: Iterable[Incident]) -> frozenset[str]:
+    """The weights that may not be used: by weights, the decision made last refuses, or an incident since it rolled back."""
+    last: dict[str, tuple[str, bool]] = {}
+    made = [(one.decided or "", one.weights, one.decision == "refuse") for one in decisions if one.decision != "undecided"]
+    for when, weights, no in (*made, *((one.reported, one.weights, True) for one in incidents if one.action == "rollback")):
+        last[weights] = max(last.get(weights, ("", False)), (when, no))
+    return frozenset(weights for weights, (_, no) in last.items() if no)
 
 
 def regressions(policy: PolicyVersion, ground: Ground) -> dict[str, tuple[float, float]]:
@@ -210,6 +234,10 @@ def _evidence(decision: GateDecision, ground: Ground) -> Iterator[Breach]:
         elif value < least - CLOSE:
             yield Breach(evidence=f"its threshold {name} is {least:g}; the evaluations of this policy give {value:.4f}",
                          remedy="refuse the policy, or train it until it meets the threshold")
+        elif (floor := measure(name, held.values(), ground, unscored=0.0) or 0.0) < least - CLOSE:
+            yield Breach(evidence=f"its threshold {name} is {least:g}; what was scored gives {value:.4f}, and no more than "
+                                  f"{floor:.4f} is known, for some answers were left unscored",
+                         remedy="evaluate until every answer is scored: unscored is not right")
 
 
 def _owners(decision: GateDecision, policy: PolicyVersion, ground: Ground) -> Iterator[Breach]:
@@ -227,6 +255,8 @@ def _way_back(decision: GateDecision, ground: Ground) -> Iterator[Breach]:
                      evidence=f"its rollback {(decision.rollback or 'nothing')[:12]} is no healthy policy of this run")
     elif decision.rollback == decision.weights:
         yield Breach(evidence="its rollback is the policy itself", remedy=remedy)
+    elif decision.rollback in ground.refused:
+        yield Breach(evidence=f"its rollback {decision.rollback[:12]} is a policy that was itself refused", remedy=remedy)
     elif not named & set(ground.kept):
         yield Breach(evidence=f"the weights {decision.rollback[:12]} of its rollback were not kept", remedy=remedy)
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.ledger.chain import Entry, Link, log_line
-from rollbook.ledger.encoding import body_and_id, dump
+from rollbook.ledger.encoding import body_and_id
 from rollbook.ledger.kinds import KINDS
 from rollbook.ledger.layout import refusing, segment_path, segments, sync_folder
 from rollbook.records import LedgerError, RecordError
+from rollbook.records.codec import dump
 
 SEGMENT_BYTES = 64 * 2**20
 CHUNK_BYTES = 4 * 2**20
@@ -64,7 +65,7 @@ class EventLog:
             raise LedgerError("the log cannot take more events", why="an earlier failure could not be undone",
                               fix="open the run again; it repairs its tail")
         start, ids, pending = self.end, [], bytearray()
-        seq, prev = start.seq, start.prev
+        seq, prev, now = start.seq, start.prev, round(time.time(), 6)
         try:
             with refusing("the event could not be written"):
                 for item in entries:
@@ -74,7 +75,7 @@ class EventLog:
                     elif len(pending) >= CHUNK_BYTES:
                         self._write(pending, seq, prev)
                     seq += 1
-                    line, prev = log_line(item, prev, seq, round(time.time(), 6))
+                    line, prev = log_line(item, prev, seq, now)
                     pending += line
                     ids.append(item.id)
                 self._write(pending, seq, prev)

@@ -11,9 +11,10 @@ from typing import Any, cast
 import pyarrow as pa
 
 from rollbook.ledger import columns
-from rollbook.ledger.encoding import record_id, refuse_whole_floats
+from rollbook.ledger.encoding import refuse_whole_floats
 from rollbook.ledger.kinds import TraceTable
 from rollbook.ledger.tables import ids_root, open_table, save
+from rollbook.ledger.trace_ids import trace_ids
 from rollbook.records import (
     AbsentComponent,
     Component,
@@ -31,20 +32,22 @@ from rollbook.records import (
     Unscored,
     Verdict,
     VerifierStamp,
+    content_id,
     decode,
     encode,
 )
 from rollbook.records.codec import nearest
 
 Row = tuple[Trace, Verdict | None, Outcome]
+Identified = tuple[TraceId, Row]        # a row with the content id of its trace, which is computed once
 BATCH_ROWS = 512
 GROUP_TOKENS = 2**20
 GROUP_ROWS = 8192
 
 
-def write_rows(root: Path, path: str, name: str, rows: Sequence[Row]) -> TraceTable:
+def write_rows(root: Path, path: str, name: str, identified: Sequence[Identified]) -> TraceTable:
     """Commits the rows to a table file and returns the record of it, to be logged by the caller."""
-    ids = [record_id(trace) for trace, _, _ in rows]
+    ids, rows = [identity for identity, _ in identified], [row for _, row in identified]
     table = _table(ids, rows)
     tokens = sum(len(segment.token_ids) for trace, _, _ in rows for segment in trace.segments)
     group_rows = max(1, min(GROUP_ROWS, GROUP_TOKENS * max(len(rows), 1) // max(tokens, 1)))
@@ -56,21 +59,21 @@ def write_rows(root: Path, path: str, name: str, rows: Sequence[Row]) -> TraceTa
 def rows_root(ids: Sequence[str], rows: Sequence[Row]) -> str:
     """One hash for the ids of the traces, verdicts (`-` where there is none) and outcomes, row by row."""
     return ids_root(item for identity, (_, verdict, outcome) in zip(ids, rows, strict=True)
-                    for item in (identity, "-" if verdict is None else record_id(verdict), record_id(outcome)))
+                    for item in (identity, "-" if verdict is None else content_id(verdict), content_id(outcome)))
 
 
-def match(traces: Sequence[Trace], verdicts: Sequence[Verdict], outcomes: Sequence[Outcome]) -> list[Row]:
+def match(traces: Sequence[Trace], verdicts: Sequence[Verdict], outcomes: Sequence[Outcome]) -> list[Identified]:
     """Each trace with its verdict (by trace id, None where there is none) and its one outcome (by attempt)."""
     verdict_of = _unique("verdict", [(verdict.trace, verdict) for verdict in verdicts])
     outcome_of = _unique("outcome", [(outcome.attempt, outcome) for outcome in outcomes])
     _unique("trace", [(trace.attempt, trace) for trace in traces])
-    rows: list[Row] = []
-    for trace in traces:
+    rows: list[Identified] = []
+    for trace, identity in zip(traces, trace_ids(traces), strict=True):
         outcome = outcome_of.pop(trace.attempt, None)
         if outcome is None:
             raise RecordError(f"attempt {trace.attempt} has a trace but no outcome", why="every attempt ends with exactly one",
                               fix="give an outcome for each trace")
-        rows.append((trace, verdict_of.pop(TraceId(record_id(trace)), None), outcome))
+        rows.append((identity, (trace, verdict_of.pop(identity, None), outcome)))
     for kind, left, fix in (("verdict", verdict_of, "give the trace it judges in the same table"),
                             ("outcome", outcome_of, "append the outcome of an attempt without a trace as a record of its own")):
         if left:
@@ -201,7 +204,7 @@ def read_rows(path: Path, position: str) -> Iterator[Row]:
     return (row for _, row in read_identified(path, position))
 
 
-def read_identified(path: Path, position: str) -> Iterator[tuple[TraceId, Row]]:
+def read_identified(path: Path, position: str) -> Iterator[Identified]:
     """The same rows, each with the content id of its trace."""
     names = [name for name, _ in columns.VERDICT]
     for batch in read_batches(path, position, None):

@@ -18,6 +18,7 @@ from rollbook.evaluation.gate import (
     evaluations,
     moment,
     policy_files,
+    refused,
     stamp,
     undecided,
 )
@@ -92,7 +93,8 @@ def finished(ledger: Ledger) -> Finished:
     ground = Ground(versions=versions, kept={start.id, *(end.ended for end in ends if end.checkpoint is not None)},
                     reports={content_id(report): report for report in ledger.records(EvalReport)},
                     protocols={content_id(bundle): bundle for bundle in ledger.records(ProtocolBundle)},
-                    tasks={task.id: task for task in ledger.records(Task)})
+                    tasks={task.id: task for task in ledger.records(Task)},
+                    refused=refused(ledger.records(GateDecision), ledger.records(Incident)))
     return Finished(ground=ground, ended={START: start, **{end.stage: versions[end.ended] for end in ends}},
                     checkpoints={end.ended: end.checkpoint for end in ends if end.checkpoint is not None})
 

@@ -11,9 +11,10 @@ import functools
 import hashlib
 import json
 import math
+import operator
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, Union
 
 from rollbook.records.errors import CodecError
@@ -46,11 +47,75 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shape:
+    """How a class of records is taken apart: its fields, all their values at once, what is left out at its default."""
+
+    kind: str
+    names: tuple[str, ...]
+    values: Callable[[Any], tuple[Any, ...]]
+    sparse: tuple[tuple[str, Any], ...]
+
+
+_SHAPES: dict[type, _Shape] = {}
+
+
+def _shape(cls: type) -> _Shape:
+    if cls not in _SHAPES:
+        names = tuple(field.name for field in dataclasses.fields(cls))
+        getter = operator.attrgetter(*names) if names else lambda _: ()
+        values = getter if len(names) != 1 else lambda record: (getter(record),)
+        _SHAPES[cls] = _Shape(cls.__name__, names, values, sparse_fields(cls))
+    return _SHAPES[cls]
+
+
+def field_names(cls: type) -> tuple[str, ...]:
+    """The names of a record's fields, in their order."""
+    return _shape(cls).names
+
+
+def document_of(value: Any) -> Any:
+    """The document of a record or plain container, one level deep: what stands in it is taken apart when it is written."""
+    shape = _SHAPES.get(type(value))
+    if shape is None and dataclasses.is_dataclass(value) and not isinstance(value, type):
+        shape = _shape(type(value))
+    if shape is not None:
+        document = dict(zip(shape.names, shape.values(value), strict=True))
+        document.setdefault(TAG, shape.kind)
+        for name, default in shape.sparse:
+            if document[name] == default:
+                del document[name]
+        return document
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, frozenset):
+        return sorted(value)
+    raise CodecError("a record holds a value with no JSON form", got=type(value).__name__,
+                     fix="use records, tuples, mappings, strings, numbers, booleans or None")
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False,
+                            default=document_of)
+# JSONEncoder makes this anew for every document, which takes longer than to write a small one
+_WRITE = json.encoder.c_make_encoder and json.encoder.c_make_encoder(
+    None, document_of, json.encoder.encode_basestring, None, ":", ",", True, False, False)
+
+
+def dump(value: Any) -> bytes:
+    """Equal to `canonical(encode(value))`, several times faster; mappings must have string keys."""
+    try:
+        text = "".join(_WRITE(value, 0)) if _WRITE else _ENCODER.encode(value)
+        return text.encode("utf-8", "surrogatepass")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CodecError("a record holds a number that is not finite or a key that is not a string", got=str(error),
+                         why="it has no JSON form and no defined hash", fix="store the failure as a typed outcome") from error
+
+
 def content_id(record: Any) -> str:
     """`kind:hex`: the id of a record, equal for equal semantic content."""
-    document = encode(record)
-    semantic = {key: value for key, value in document.items() if key != OBSERVED}
-    return f"{type(record).__name__}:{digest(canonical(semantic))}"
+    document = document_of(record)
+    document.pop(OBSERVED, None)
+    return f"{type(record).__name__}:{digest(dump(document))}"
 
 
 def encode(value: Any) -> Any:

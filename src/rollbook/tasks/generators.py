@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -168,5 +169,6 @@ def _dataset(name: str, family: Family, seed: int, size: int) -> Any:
                         why=str(error) or type(error).__name__) from error
 
 
+@functools.cache
 def _version() -> str:
     return importlib.metadata.version("reasoning-gym")

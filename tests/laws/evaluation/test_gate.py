@@ -15,6 +15,7 @@ from rollbook.evaluation.gate import (
     measure,
     moment,
     policy_files,
+    refused,
     regressions,
     stamp,
     undecided,
@@ -30,7 +31,7 @@ from rollbook.evaluation.signing import (
     verify,
 )
 from rollbook.evaluation.statistics import wilson
-from rollbook.records import EvalReport, PolicyVersion, ProtocolBundle, RecordError, Task, content_id, digest
+from rollbook.records import EvalReport, Incident, PolicyVersion, ProtocolBundle, RecordError, Task, content_id, digest
 from rollbook.records.tasks import Budget
 
 NOW = datetime(2026, 12, 24, tzinfo=UTC)
@@ -78,9 +79,9 @@ BEFORE = report(START, [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, None])
 AFTER = report(LATER, [1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, None])
 
 
-def ground(*reports):
+def ground(*reports, refused=frozenset()):
     return Ground(versions={START.id: START, LATER.id: LATER}, kept={START.id, LATER.id}, protocols={content_id(BUNDLE): BUNDLE},
-                  reports={content_id(one): one for one in reports}, tasks={one.id: one for one in TASKS})
+                  reports={content_id(one): one for one in reports}, tasks={one.id: one for one in TASKS}, refused=refused)
 
 
 ALLOW = dataclasses.replace(
@@ -216,6 +217,30 @@ def test_measures_are_taken_from_outcomes_and_the_least_counts():
     assert measure("heldout", [AFTER, BEFORE], held) == pytest.approx(3 / 7)
     assert measure("heldout", [report(LATER, [None] * 8)], held) is None
     assert measure("other", [AFTER], held) is measure("heldout/none", [AFTER], held) is None
+
+
+def test_what_nobody_could_score_is_not_right():
+    held = ground(AFTER)
+    assert measure("heldout", [AFTER], held, unscored=0.0) == pytest.approx(5 / 8)
+    few = report(LATER, [1.0, 1.0, 1.0, None, None, None, None, None])
+    wanted = dataclasses.replace(ALLOW, reports=(content_id(few),), regression_owners={"sums": "maria", "gcd": "maria"})
+    assert "left unscored" in " ".join(one.evidence for one in breaches(wanted, ground(few)))
+    assert "left unscored" not in " ".join(one.evidence for one in breaches(ALLOW, held))
+
+
+def test_a_way_back_leads_to_no_policy_that_was_itself_refused():
+    assert not breaches(ALLOW, ground(AFTER, BEFORE))
+    assert "itself refused" in breaches(ALLOW, ground(AFTER, BEFORE, refused={START.weights}))[0].evidence
+
+
+def test_weights_are_refused_by_the_decision_made_last_or_by_an_incident_since():
+    no = dataclasses.replace(ALLOW, decision="refuse", decided="2026-12-02T00:00:00Z")
+    again = dataclasses.replace(ALLOW, decided="2026-12-04T00:00:00Z")
+    back = Incident(weights="bb", what="leaks", severity="major", reporter="m", action="rollback",
+                    reported="2026-12-03T00:00:00Z")
+    told = dataclasses.replace(back, action="none")
+    assert refused([ALLOW], []) == refused([ALLOW], [told]) == refused([ALLOW, no, again], [back]) == frozenset()
+    assert refused([ALLOW, no], []) == refused([no, ALLOW], []) == refused([ALLOW], [back]) == {"bb"}
 
 
 def test_a_family_that_got_worse_is_seen_whatever_the_total_says():

@@ -27,7 +27,7 @@ ALLOWED = {  # the table of the architecture
     "training": {"records", "objectives", "models", "experience"},
     "evaluation": {"records", "tasks", "environments", "rewards", "rollouts"},
     "orchestration": LOWER,
-    "adapters": {"records", "ledger"},
+    "adapters": {"records", "ledger", "models"},        # models: the one hash of weights
     "audit": {"records", "ledger", "objectives", "models", "tasks", "environments", "rewards", "rollouts", "experience",
               "training", "evaluation"},        # rollouts: a deep audit samples attempts again
     "recipes": {"records", "evidence"},

@@ -11,15 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
-from ledger_samples import any_rows, outcome, policy, rows, scored, trace
+from hypothesis import strategies as st
+from ledger_samples import LOGPS, TOKENS, any_rows, outcome, policy, rows, scored, trace
 
 from rollbook.ledger import Ledger, TraceTable, columns, lineage
-from rollbook.ledger.encoding import record_id
 from rollbook.ledger.objects import file_digest
+from rollbook.ledger.trace_ids import trace_ids
 from rollbook.records import (
     Credit,
     LedgerError,
+    NotExposed,
     Outcome,
+    Part,
     PolicyVersion,
     RecordError,
     Scored,
@@ -30,6 +33,7 @@ from rollbook.records import (
     canonical,
     content_id,
     decode,
+    digest,
     encode,
 )
 
@@ -243,7 +247,26 @@ def test_a_whole_number_where_a_float_is_declared_is_refused_because_its_id_woul
     assert [content_id(record) for record in ledger.records(StepReport)] == [identity]
 
 
-def test_record_ids_of_the_ledger_are_the_codecs_ids() -> None:
+def test_a_content_id_is_the_hash_of_the_canonical_document_without_what_was_observed() -> None:
     traces, verdicts, outcomes = rows(3)
     for record in (*traces, *verdicts, *outcomes, policy(0, None)):
-        assert record_id(record) == content_id(record)
+        document = {name: value for name, value in encode(record).items() if name != "observed"}
+        assert content_id(record) == f"{type(record).__name__}:{digest(canonical(document))}"
+
+
+@given(st.lists(st.tuples(st.lists(TOKENS, max_size=4), st.lists(st.one_of(LOGPS, st.sampled_from([
+    0.0, -0.0, -1.0, -1e-5, -9.999999747378752e-05, -1e-4, -1e15, -1e16, -1e22, 5e-324])), max_size=4)), max_size=5))
+def test_ids_of_many_trajectories_are_those_of_each(parts) -> None:
+    made = [trace(place, segments=(Segment(owner="user", token_ids=tuple(shown)),
+                                   Segment(owner="policy", token_ids=(1,) * len(logps), logps=tuple(logps), version=2)),
+                  text='a "b"\n\ud800', envelope=None if place % 2 else "S") for place, (shown, logps) in enumerate(parts)]
+    assert trace_ids(made) == [content_id(one) for one in made]
+
+
+def test_ids_of_trajectories_that_are_not_plain_are_those_of_each_too() -> None:
+    hidden = trace(1, segments=(Segment(owner="user", token_ids=(True, 2)),
+                                Segment(owner="policy", token_ids=(1,), logps=NotExposed(), version=2)))
+    more = trace(2, parts=(Part(kind="compacted", parent=None, segments=trace(3).segments, stop_reason="length"),))
+    whole = trace(4, segments=(Segment(owner="policy", token_ids=(1,), logps=(-1,), version=2),))
+    made = [trace(0), hidden, more, whole, trace(5)]
+    assert trace_ids(made) == [content_id(one) for one in made]

@@ -139,14 +139,8 @@ class AdmissionDetector(Detector):
                 self._foretold(self.schedule.dispatched(run, identity, record))
             case Selection():
                 self._foretold(self.schedule.selected(run, identity, record))
-            case Curation():
-                self._foretold((identity, *fault) for fault in self.curations.curated(run, record))
-            case Ranking():
-                self._foretold((identity, *fault) for fault in self.curations.ranked(run, record))
-            case Revised():
-                self._foretold((identity, *fault) for fault in self.curations.revised(run, record))
-            case Demonstration():
-                self._foretold((identity, *fault) for fault in self.curations.demonstrated(run, record))
+            case Curation() | Ranking() | Demonstration() | Revised():
+                self._foretold((identity, *fault) for fault in self.curations.record(run, record))
             case Outcome():
                 self._ended(run, identity, record)
             case Census():
@@ -159,6 +153,8 @@ class AdmissionDetector(Detector):
                     self.fail(identity, f"no census was closed over {scope}", "close a census over every step")
                 self._close(scope, identity)
             case StageEnd():
+                over = (*self.curations.over(run, record), *self.schedule.over(run, record))
+                self._foretold((identity, *fault) for fault in over)
                 for scope in [scope for scope in self.steps if scope.startswith(f"{record.stage}/")]:
                     self._close(scope, identity)
             case _:

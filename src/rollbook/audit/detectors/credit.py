@@ -125,10 +125,9 @@ class CreditDetector(Detector):
             self.unseen += len(found) - len(known)
             return None
         self._rewards(where, credit, known)
-        if credit.per == "token":
-            return [trace for trace, _ in known]
-        self.parts.append(Part(where, credit, rule, tuple(_total(verdict) for _, verdict in known),
-                               tuple(trace.group for trace, _ in known)))
+        totals = tuple(verdict.vector.total for _, verdict in known if isinstance(verdict, Scored))
+        if credit.per != "token" and len(totals) == len(known):         # of an unscored attempt nothing follows: it has failed
+            self.parts.append(Part(where, credit, rule, totals, tuple(trace.group for trace, _ in known)))
         return [trace for trace, _ in known]
 
     def _rewards(self, where: str, credit: Credit, known: Sequence[tuple[Trace, Verdict | None]]) -> None:
@@ -239,10 +238,6 @@ def take_misfits(advantage_T: np.ndarray, credit: Credit, length_S: np.ndarray, 
 
 def _mapping(value: object) -> dict[str, object]:
     return dict(value) if isinstance(value, Mapping) else {}
-
-
-def _total(verdict: Verdict | None) -> float:
-    return verdict.vector.total if isinstance(verdict, Scored) else float("nan")
 
 
 def _at(value: np.ndarray, at: int) -> str:

@@ -98,7 +98,7 @@ class EvaluationDetector(Detector):
         self.families[row.trace.task] = row.outcome.family
         accuracy = verdict.vector.accuracy if isinstance(verdict, Scored) else None
         seen.accuracies[row.trace.task].append(accuracy)
-        seen.by_trace[row.trace.id] = (row.trace.task, accuracy)
+        seen.by_trace[row.id] = (row.trace.task, accuracy)
         if isinstance(verdict, Scored):
             seen.judges.add(verdict.vector.composition_digest)
             seen.gates.append(float((verdict.vector.value("format") or 0.0) > 0.0))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rollbook.audit.detector import Detector
 from rollbook.audit.index import RunIndex
-from rollbook.evaluation.gate import Ground, breaches, document, evaluations, measure, moment, policy_files
+from rollbook.evaluation.gate import Ground, breaches, document, evaluations, measure, moment, policy_files, refused
 from rollbook.evaluation.signing import GateRefused, KeyRefused, SigningUnavailable, covers, fingerprint, verify
 from rollbook.models.weights import read_tensors, weight_hash
-from rollbook.records import GateDecision, LedgerError, PolicyVersion, RecordError, RunEnd, StageEnd
+from rollbook.records import GateDecision, Incident, LedgerError, PolicyVersion, RecordError, RunEnd, StageEnd
 
 AGAIN = "take the permission back with a signed refusal, then have the policy decided again"
 
@@ -32,6 +32,8 @@ class GateDetector(Detector):
         self.latest: dict[str, datetime] = {}
         self.seen: set[str] = set()
         self.allowed = False
+        self.decisions: list[GateDecision] = []
+        self.incidents: dict[str, Incident] = {}
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         match record:
@@ -42,6 +44,10 @@ class GateDetector(Detector):
             case GateDecision():
                 self.checked()
                 self._decision(run, identity, record)
+                self.decisions.append(record)
+            case Incident():
+                self.checked()
+                self._incident(run, identity, record)
             case PolicyVersion() if self.allowed:
                 self.note(f"version {record.index} was published after a permission, which does not speak for it")
             case RunEnd():
@@ -51,6 +57,10 @@ class GateDetector(Detector):
                 pass
 
     def finish(self, run: RunIndex) -> None:
+        for identity, incident in self.incidents.items():
+            if incident.action == "rollback" and not any(_answers(one, incident) for one in self.decisions):
+                self.fail(identity, f"the {incident.severity} incident of {incident.reported} took the permission of "
+                          f"{incident.weights[:12]} back, and no decision since refuses it", AGAIN)
         if not self.examined and self.undecided:
             self.note("no permission was claimed: the run's policy is undecided")
 
@@ -68,11 +78,21 @@ class GateDetector(Detector):
         self.allowed = True
         self.note(self._said(decision, ground, signer))
 
+    def _incident(self, run: RunIndex, identity: str, incident: Incident) -> None:
+        """An incident is about a policy of this run, and stays on record for what is decided after it."""
+        self.incidents[identity] = incident
+        if all(version.weights != incident.weights for version in run.versions.values()):
+            self.fail(identity, f"it is about weights {incident.weights[:12]}, which this run did not publish",
+                      "report an incident on the run whose policy it was")
+        self.note(f"{incident.severity} incident of {incident.reported} with {incident.weights[:12]}: {incident.what[:80]} "
+                  f"({incident.action})")
+
     def _ground(self, run: RunIndex) -> Ground:
         versions = {identity: run.versions[index] for identity, index in run.version_ids.items()}
         kept = {end.ended for end in self.ends if end.checkpoint is not None}
         kept |= {identity for identity, version in versions.items() if version.index == 0}
-        return Ground(versions=versions, kept=kept, reports=run.reports, protocols=run.protocols, tasks=run.tasks)
+        return Ground(versions=versions, kept=kept, reports=run.reports, protocols=run.protocols, tasks=run.tasks,
+                      refused=refused(self.decisions, self.incidents.values()))
 
     def _order(self, identity: str, decision: GateDecision) -> None:
         """Decisions about one policy go forward in time: an older one put on record again would undo a refusal."""
@@ -150,6 +170,11 @@ class GateDetector(Detector):
         if not (decision.incidents or "").strip():
             said.append("no place for incidents is named")
         return ", ".join(part for part in said if part)
+
+
+def _answers(decision: GateDecision, incident: Incident) -> bool:
+    """Whether a decision about the same weights was made since an incident."""
+    return decision.weights == incident.weights and (decision.decided or "") >= incident.reported
 
 
 def _index(ground: Ground, decision: GateDecision) -> str:

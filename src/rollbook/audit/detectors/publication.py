@@ -249,7 +249,7 @@ class PublicationDetector(Detector):
             return
         same = [index for index in map(int, np.unique(version_T))
                 if index in run.versions and run.versions[index].weights == step.update.weights_before]
-        chosen_T = np.isin(version_T, same)
+        chosen_T = np.isin(version_T, same) & ~self._kept(run, step)
         if not chosen_T.any():
             return
         traces = [run.recent.get(trace) for trace in step.batch.traces[:1]]
@@ -265,6 +265,18 @@ class PublicationDetector(Detector):
             self.fail(step.batch_id, f"the engine's log-probs of {step.batch.scope} differ from the trainer's at the same "
                       f"weights by {gap:.3g} nats per token (limit {limit:g} in "
                       f"{dtype})", "sample with the weights that the version names")
+
+    def _kept(self, run: RunIndex, step: StoredStep) -> np.ndarray:
+        """Tokens of sequences that went on under new weights with the keys and values of old ones: no weights alone gave them."""
+        version_T, seq_T = step.given["version"], step.given.get("seq")
+        stage = self._policy(run, step.batch.scope)
+        if seq_T is None or seq_T.shape != version_T.shape or stage is None or stage.asynchrony is None \
+                or stage.asynchrony.on_update != "keep":
+            return np.zeros(version_T.shape, dtype=bool)
+        several = {int(seq) for seq in np.unique(seq_T) if len(np.unique(version_T[seq_T == seq])) > 1}
+        if several:
+            self.unchecked["sequences of several versions with kept keys and values, not compared"] += len(several)
+        return np.isin(seq_T, list(several))
 
     def _step_over(self, run: RunIndex, identity: str, record: StepReport) -> None:
         """After a step nothing waits for publication, and its trajectories were young enough."""
@@ -301,6 +313,7 @@ class PublicationDetector(Detector):
         if record.stage in self.over:
             self.fail(identity, f"stage {record.stage} ends a second time", "end a stage once, with what it trained last")
         self.over.add(record.stage)
+        self.sampled, self.stale, self.cut = set(), {}, set()       # what was left over when the stage ended trained nothing
         if pending.window:
             self.fail(identity, f"stage {record.stage} ended with {len(pending.window)} updates that were never published",
                       EXPLAINED)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rollbook.audit import mixing
-from rollbook.audit.detector import Detector, StoredStep
+from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.estimator import (
     ELSEWHERE,
     Expected,
@@ -33,7 +33,6 @@ from rollbook.records import (
     Merged,
     ModuleUpdate,
     PolicyVersion,
-    Ranking,
     Scored,
     SftReport,
     StageEnd,
@@ -88,12 +87,11 @@ class UpdateDetector(Detector):
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         self.starts.take(record)
+        self.modules.record(run, identity, record, self.starts.ended, self.fail)
         match record:
             case Batch():
                 self._state(record.scope).untrained.add(identity)
                 self.waiting[identity] = record.groups
-            case Ranking():
-                self.modules.rankings[identity] = record
             case ModuleUpdate():
                 self.checked()
                 self.modules.take(run, identity, record, self.fail)
@@ -119,6 +117,9 @@ class UpdateDetector(Detector):
                     self._rate(identity, record, rate(stage.optimizer, record.step, stage.steps))
             case _:
                 pass
+
+    def row(self, run: RunIndex, row: Row) -> None:
+        self.modules.row(run, row.id, row.trace.action_count)
 
     def step(self, run: RunIndex, step: StoredStep) -> None:
         self.checked()
