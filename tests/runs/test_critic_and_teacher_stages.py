@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 from small_stages import ADAM, SAMPLED, SFT, outcome, pipeline, run, run_in_pieces
 
+from rollbook.audit import stored
+from rollbook.audit.module_steps import distill_loss
 from rollbook.audit.passage import audit_run
 from rollbook.audit.replay import replay_run
 from rollbook.ledger import Ledger
@@ -29,7 +31,8 @@ TAUGHT = dataclasses.replace(PPO, steps=2, minibatches=1, critic=None, teachers=
                              objective={"kind": "OnPolicyDistill", "aggregate": "token_mean"})
 FULL = r.Distill(policy="sft", tasks="train", teachers={"*": "taught"}, direction="reverse", steps=2, prompts=3, per_task=2,
                  sampling=SAMPLED, optimizer=ADAM, max_batch_tokens=128, checkpoint_every=1)
-STAGES = {"sft": SFT, "ppo": PPO, "sao": SAO, "taught": TAUGHT, "whole": FULL}
+MIXED = dataclasses.replace(FULL, hard=r.HardTargets(data={"sft": 1.0}, batch=3, first=0.75, last=0.25))
+STAGES = {"sft": SFT, "ppo": PPO, "sao": SAO, "taught": TAUGHT, "whole": FULL, "xhard": MIXED}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def test_stages_with_a_critic_or_a_teacher_pass_their_audit(whole):
 def test_policy_and_critic_are_computed_again_bit_for_bit(whole):
     report = replay_run(whole)
     assert not report.mismatches and report.same_bits
-    assert [one.stage for one in report.stages] == ["sft", "ppo", "sao", "taught", "whole"]
+    assert [one.stage for one in report.stages] == ["sft", "ppo", "sao", "taught", "whole", "xhard"]
 
 
 def test_a_warm_up_step_trains_the_critic_and_leaves_the_policy_alone(whole):
@@ -71,6 +74,19 @@ def test_the_critic_takes_its_own_number_of_steps_and_its_frozen_parts_stand_sti
     assert not (critic["model.layers.0.mlp.up_proj.weight"] == policy["model.layers.0.mlp.up_proj.weight"]).all()
 
 
-@pytest.mark.parametrize(("stage", "after"), [("ppo", 1), ("ppo", 2), ("sao", 1), ("whole", 1)])
+def test_hard_targets_have_the_share_of_the_loss_that_the_step_says(whole):
+    with Ledger.open(whole, write=False) as ledger:
+        updates = [one for one in ledger.records(ModuleUpdate) if one.stage == "xhard"]
+        for one, share in zip(updates, (0.75, 0.25), strict=True):
+            given = stored.tensors(ledger, one.tensors)
+            assert one.loss["hard"] == pytest.approx(-share * float(given["hard_logp"].mean()), rel=1e-5)
+            assert one.loss["reverse_kl"] == pytest.approx((1 - share) * float(given["kl"].mean()), rel=1e-5)
+            assert len([name for name in one.elements if name.startswith("Demonstration:")]) == 3
+    wrong = dataclasses.replace(MIXED, hard=dataclasses.replace(MIXED.hard, first=0.5))
+    assert distill_loss(given, MIXED, 2) == pytest.approx(sum(updates[1].loss.values()), rel=1e-5)
+    assert distill_loss(given, wrong, 1) != pytest.approx(distill_loss(given, MIXED, 1), rel=1e-3)
+
+
+@pytest.mark.parametrize(("stage", "after"), [("ppo", 1), ("ppo", 2), ("sao", 1), ("whole", 1), ("xhard", 1)])
 def test_a_run_stopped_between_steps_with_a_critic_ends_with_the_same_records(whole, tmp_path, monkeypatch, stage, after):
     assert outcome(run_in_pieces(pipeline(**STAGES), tmp_path / "run", stage, after, monkeypatch)) == outcome(whole)

@@ -132,7 +132,7 @@ class ModuleSteps:
         elif isinstance(stage, Preference) and len(known) == len(rankings):
             due = preference_loss(known, given, stage, self._format_ids(run))
         elif isinstance(stage, Distill):
-            due = float(given["kl"].mean())
+            due = distill_loss(given, stage, update.step)
             if given["kl"].size != update.tokens or given["kl"].min(initial=0.0) < -CLOSE:
                 fail(identity, f"{where} stores {given['kl'].size} divergences for {update.tokens} tokens, the least "
                      f"{given['kl'].min(initial=0.0):.3g}", ARITHMETIC)
@@ -240,6 +240,16 @@ def preference_loss(rankings: list[Ranking], given: Mapping[str, Floats], stage:
         total += float(np.logaddexp(0, -rule.beta * (sides[0] - sides[1])))
         total += 0.0 if isinstance(rule, Dpo) else rule.nll_coefficient * nll
     return total / len(rankings)
+
+
+def distill_loss(given: Mapping[str, Floats], stage: Distill, step: int) -> float:
+    """The mean KL, or its mixture with the NLL of the hard targets at the step's share; NaN where their tensor is missing."""
+    hard = stage.hard
+    if hard is None:
+        return float(given["kl"].mean())
+    share = hard.first + (hard.last - hard.first) * ((step - 1) / (stage.steps - 1) if stage.steps > 1 else 0.0)
+    nll = -float(given["hard_logp"].mean()) if "hard_logp" in given else float("nan")
+    return (1 - share) * float(given["kl"].mean()) + share * nll
 
 
 def _pair(one: Ranking, by: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -96,7 +96,9 @@ class Beside:
         tables = [self.tables[f"{source}/rankings"] for source in sources if f"{source}/rankings" in self.tables]
         rankings = {content_id(one): one for table in tables for one in self.ledger.table_records(table)
                     if isinstance(one, Ranking)}
-        return Held(decoder=self.decoder, rankings=rankings, weights_of=self._weights_of, dtype=self.dtype,
+        hard = stage.hard.data if isinstance(stage, Distill) and stage.hard is not None else ()
+        shown = stored.demonstrations(self.ledger, [self.tables.get(f"{source}/demonstrations") for source in hard])
+        return Held(decoder=self.decoder, rankings=rankings, demonstrations=shown, weights_of=self._weights_of, dtype=self.dtype,
                     format_ids=frozenset(self.tokenizer.stop_ids), seed=self.settings.run.seed, family=self._family,
                     module_folder=lambda source, module: self.ledger.root / self.modules[source, module].checkpoint,
                     traces_of=self._traces_of, vocabulary=self.tokenizer.digest)

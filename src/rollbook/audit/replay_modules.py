@@ -16,7 +16,7 @@ from rollbook.experience.batches import Packed
 from rollbook.models.decoder import Decoder
 from rollbook.models.scalar import ScalarModel, on_body, read_scalar
 from rollbook.models.weights import load_into, weight_hash
-from rollbook.records import LedgerError, ModuleUpdate, ModuleVersion, Ranking, TaskId, Trace
+from rollbook.records import Demonstration, LedgerError, ModuleUpdate, ModuleVersion, Ranking, TaskId, Trace
 from rollbook.records.recipe import Distill, PolicyGradient, Preference, RewardModel
 from rollbook.training.averaging import Average
 from rollbook.training.family import FamilyStep
@@ -85,18 +85,23 @@ class PreferenceTrainee:
 
 @dataclass(slots=True, kw_only=True)
 class DistillTrainee:
-    """A student with its teachers; `traces_of` finds the answers of a step by their ids."""
+    """A student with its teachers; `traces_of` finds the answers of a step by their ids, `hard` holds hard targets by theirs."""
 
     learner: DistillLearner
     stage: Distill
     traces_of: Callable[[Sequence[str]], list[Trace]]
+    hard: Mapping[str, Demonstration]
 
     @property
     def optimizer(self) -> Optimizer:
         return self.learner.optimizer
 
     def take(self, elements: Sequence[str], where: str) -> FamilyStep:
-        return distill_update(self.learner, self.traces_of(elements), self.stage, where=where)
+        shown = [self.hard[name] for name in elements if name in self.hard]
+        if len(shown) != (0 if self.stage.hard is None else self.stage.hard.batch):
+            raise LedgerError(f"{where} was taken on another number of hard targets than the recipe says", got=str(len(shown)))
+        sampled = [name for name in elements if name not in self.hard]
+        return distill_update(self.learner, self.traces_of(sampled), self.stage, where=where, shown=shown)
 
     def weights(self) -> str:
         return weight_hash(self.learner.policy.named_parameters())
@@ -128,6 +133,7 @@ class Held:
 
     decoder: Decoder
     rankings: Mapping[str, Ranking]
+    demonstrations: Mapping[str, Demonstration]
     weights_of: Callable[[str], Weights]
     format_ids: frozenset[int]
     dtype: torch.dtype
@@ -182,7 +188,7 @@ def trainee(stage: RewardModel | Preference | Distill, held: Held) -> Trainee:
     if isinstance(stage, Distill):
         student = DistillLearner(policy=held.decoder, teachers=_teachers(held, stage.teachers), vocabulary=held.vocabulary,
                                  optimizer=Optimizer.of(held.decoder, stage.optimizer, stage.steps), dtype=held.dtype)
-        return DistillTrainee(learner=student, stage=stage, traces_of=held.traces_of)
+        return DistillTrainee(learner=student, stage=stage, traces_of=held.traces_of, hard=held.demonstrations)
     base = None if stage.merging is None else held.weights_of(stage.merging.base)
     begun = {name: value.clone() for name, value in own.items()}
     learner = PreferenceLearner(policy=held.decoder, reference=_frozen(held, stage.reference or stage.policy), dtype=held.dtype,

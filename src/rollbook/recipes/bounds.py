@@ -74,6 +74,7 @@ BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     r.RewardModel: dict.fromkeys(("steps", "batch", "max_batch_tokens"), COUNT),
     r.Preference: dict.fromkeys(("steps", "batch", "max_batch_tokens"), COUNT),
     r.Distill: dict.fromkeys(("steps", "prompts", "per_task", "max_batch_tokens", "checkpoint_every"), COUNT),
+    r.HardTargets: {"batch": COUNT, "first": Bound(0, 1), "last": Bound(0, 1)},
     r.Dpo: {"beta": POSITIVE},
     r.Llama3Dpo: {"beta": POSITIVE, "nll_coefficient": NATURAL},
     r.Merging: {"alpha": Bound(0, 1), "keep": Bound(0, 1, open_low=True), "seed": NATURAL},

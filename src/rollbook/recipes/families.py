@@ -109,6 +109,8 @@ def _preference(stage: Preference, path: str, settings: Settings, problems: Prob
 
 def _distill(stage: Distill, path: str, settings: Settings, problems: Problems) -> None:
     _prompts(stage.prompts, stage.tasks, path, settings, problems)
+    if stage.hard is not None and not stage.hard.data:
+        _data(stage.hard.data, f"{path}.hard", problems)
     lacking = sorted(set(settings.tasks.families) - set(stage.teachers)) if "*" not in stage.teachers else []
     if lacking:
         refuse(problems, f"{path}.teachers must teach every family of tasks", ", ".join(lacking), "a sequence without a teacher "

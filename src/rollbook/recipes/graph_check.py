@@ -30,7 +30,8 @@ SOURCES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "policy": POLICY, "reference": POLICY, "merging.base": POLICY, "base": POLICY, "policies": POLICY, "labeler.policy": POLICY,
     "compare_to": ((Evaluate,), "evaluation report"), "tasks": ((PassRate,), "selection of tasks"),
     "teachers": POLICY, "scorer": ((RewardModel,), "reward model"), "critic.start": ((RewardModel,), "reward model"),
-    "pretraining": ((Sft, RejectionSampling, Revise), "demonstrations")}
+    "pretraining": ((Sft, RejectionSampling, Revise), "demonstrations"),
+    "hard": ((Sft, RejectionSampling, Revise), "demonstrations")}
 DATA: Mapping[type, tuple[tuple[type, ...], str]] = {
     Sft: ((RejectionSampling, Revise), "demonstrations"), RewardModel: RANKINGS, Preference: RANKINGS}
 
@@ -63,6 +64,6 @@ def _check_input(stages: Mapping[str, Stage], name: str, field: str, source: str
     elif not isinstance(stages[source], wanted):
         refuse(problems, f"{path} names a stage of another kind", f"{source!r} ({type(stages[source]).__name__})",
                f"it leaves no {leaves}", fix)
-    elif head == "pretraining" and isinstance(kind := stages[source], Sft) and not kind.traces and not kind.general_share:
+    elif head in ("pretraining", "hard") and isinstance(kind := stages[source], Sft) and not (kind.traces or kind.general_share):
         refuse(problems, f"{path} names a stage that writes no demonstrations of its own", repr(source),
                "it learns from what other stages left", f"name one of those: {', '.join(kind.data)}")

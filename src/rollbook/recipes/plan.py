@@ -104,7 +104,8 @@ def _counts(settings: Settings, stage: Stage) -> tuple[int, int, int, int, int]:
             return 0, 0, 0, 0, len(stage.policies) + (stage.base is not None)
         case Distill():
             asked = stage.steps * stage.prompts * stage.per_task
-            return asked, stage.steps, asked, 1, 1 + len(set(stage.teachers.values()))
+            hard = stage.steps * stage.hard.batch if stage.hard is not None else 0
+            return asked, stage.steps, asked + hard, 1, 1 + len(set(stage.teachers.values()))
         case PolicyGradient():
             return _policy_counts(stage)
 

@@ -46,6 +46,8 @@ def inputs(stage: Stage) -> dict[str, str]:
         case Distill():
             teachers = {f"teachers.{family}": name for family, name in stage.teachers.items()}
             named = {"policy": stage.policy, "tasks": stage.tasks, **teachers}
+            if stage.hard is not None:
+                named |= _each("hard.data", stage.hard.data)
         case PassRate():
             named = {"policy": stage.policy}
         case Sft() | RewardModel():

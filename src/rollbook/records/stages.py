@@ -352,6 +352,20 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HardTargets:
+    """Tokens to imitate beside a teacher's distribution: `batch` demonstrations of the stages in `data` beside every step.
+
+    Their share of the loss goes linearly from `first` at the first step to `last` at the last, the rest is the KL's: hard and
+    soft targets with a moving balance, as Llama 4 Maverick's codistillation is described. No source prints the balance.
+    """
+
+    data: Mapping[str, float]
+    batch: int
+    first: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Distill:
     """Full-vocabulary on-policy distillation: at every token that `policy` samples, the exact KL to the teacher's distribution.
 
@@ -370,6 +384,7 @@ class Distill:
     optimizer: OptimizerSettings
     max_batch_tokens: int
     checkpoint_every: int
+    hard: HardTargets | None = field(default=None, metadata=SPARSE)
 
 
 Stage = (Evaluate | Sft | PassRate | PolicyGradient | RejectionSampling | Comparisons | RewardModel | Preference | Merge
