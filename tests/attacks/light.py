@@ -9,11 +9,12 @@ from pathlib import Path
 
 from attacked import attacked, rows
 
+from rollbook.orchestration import judges
 from rollbook.orchestration import run as orchestration
 
 PROVE = orchestration.prove
 PROVED = []
-JUDGE = orchestration.MagistralJudge
+JUDGE = judges.MagistralJudge
 
 
 def prove_once(*given):
@@ -36,7 +37,7 @@ def attack(monkeypatch, warm, out, *patches, overrides=()):
     """A run under (owner, name, replacement) patches that are gone when it ends; its folder."""
     with monkeypatch.context() as m:
         m.setattr(orchestration, "prove", prove_once)
-        m.setattr(orchestration, "MagistralJudge", judge_once)
+        m.setattr(judges, "MagistralJudge", judge_once)
         for owner, name, replacement in patches:
             m.setattr(owner, name, replacement)
         return attacked(warm, out, *overrides)

@@ -8,7 +8,7 @@ from attacked import assert_caught, rows
 from short_runs import begun, clean_run, short
 
 from rollbook.environments import single_turn
-from rollbook.orchestration import proof, stages
+from rollbook.orchestration import judges, proof, stages
 from rollbook.orchestration import run as producer
 
 
@@ -19,7 +19,7 @@ def clean(warm):
 
 def judged_by(judge, warm, out, monkeypatch):
     with monkeypatch.context() as m:
-        m.setattr(producer, "MagistralJudge", judge)
+        m.setattr(judges, "MagistralJudge", judge)
         return begun(warm, out)
 
 
@@ -83,7 +83,7 @@ def test_a_digest_that_ignores_its_packages_is_caught(warm, tmp_path, monkeypatc
                                    digest=real(verifier=verifier, dependencies={}).digest)
 
     with monkeypatch.context() as m:
-        m.setattr(producer, "single_turn_image", loose)
+        m.setattr(judges, "single_turn_image", loose)
         m.setattr(proof, "single_turn_image", loose)
         run = begun(warm, tmp_path / "run")
     assert_caught(run, 4, record="EnvironmentImage", evidence="does not follow from its dependencies")
@@ -91,9 +91,9 @@ def test_a_digest_that_ignores_its_packages_is_caught(warm, tmp_path, monkeypatc
 
 @pytest.mark.fault(stage=4, injection="verdicts by another sympy than the image names")
 def test_an_image_with_other_packages_than_the_manifest_is_caught(warm, tmp_path, monkeypatch):
-    versions = {**producer.package_versions(), "sympy": "1.12"}
+    versions = {**judges.package_versions(), "sympy": "1.12"}
     with monkeypatch.context() as m:
-        m.setattr(producer, "package_versions", lambda: versions)
+        m.setattr(judges, "package_versions", lambda: versions)
         m.setattr(proof, "package_versions", lambda: versions)
         run = begun(warm, tmp_path / "run")
     assert_caught(run, 4, record="EnvironmentImage", evidence="sympy 1.12")

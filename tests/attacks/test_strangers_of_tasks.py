@@ -9,7 +9,7 @@ from light import attack
 from short_runs import begun
 
 from rollbook.ledger import Ledger
-from rollbook.orchestration import proof
+from rollbook.orchestration import judges, proof
 from rollbook.orchestration import run as producer
 from rollbook.orchestration.stages import supervised
 from rollbook.records import (
@@ -25,7 +25,7 @@ from rollbook.tasks.demonstrations import Written
 
 pytestmark = pytest.mark.soak
 ACQUIRE, SPLIT, SHOWN, WRITE, APPEND, IMAGE, PROVE = (producer.acquire, producer.split, supervised.written,
-                                                      supervised.demonstrations, Ledger.append, producer.single_turn_image,
+                                                      supervised.demonstrations, Ledger.append, judges.single_turn_image,
                                                       producer.prove)
 BRIEF = ("stages.rl.steps=1", "stages.rl.probe=0", "stages.rl.probe_every=0")
 
@@ -246,7 +246,7 @@ def without_sympy(**given):
 def test_an_image_without_its_algebra(monkeypatch, warm, tmp_path):
     from attacked import attacked
     with monkeypatch.context() as m:
-        m.setattr(producer, "single_turn_image", without_sympy)
+        m.setattr(judges, "single_turn_image", without_sympy)
         m.setattr(proof, "single_turn_image", without_sympy)
         run = attacked(warm, tmp_path / "run", *BRIEF)
     assert_caught(run, 4, record="EnvironmentImage", evidence="sympy")
@@ -270,7 +270,7 @@ def attack_proof(monkeypatch, warm, out, change):
 @pytest.mark.fault(stage=4, injection="S: the image opens its network though a single turn needs none")
 def test_an_open_network(monkeypatch, warm, tmp_path):
     run = attack(monkeypatch, warm, tmp_path / "run",
-                 (producer, "single_turn_image", lambda **given: dataclasses.replace(IMAGE(**given), network="open")),
+                 (judges, "single_turn_image", lambda **given: dataclasses.replace(IMAGE(**given), network="open")),
                  overrides=BRIEF)
     assert_caught(run, 4, record="EnvironmentImage", evidence="network")
 
