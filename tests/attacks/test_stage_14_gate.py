@@ -105,7 +105,7 @@ def test_a_permission_without_an_end_is_caught(copy, key, monkeypatch):
 @pytest.mark.fault(stage=14, injection="thresholds are claimed to be met that the policy's evaluation does not reach")
 def test_a_threshold_that_was_not_met_is_caught(copy, key, monkeypatch):
     with monkeypatch.context() as m:
-        m.setattr("rollbook.evaluation.gate.measure", lambda name, reports, ground: 1.0)
+        m.setattr("rollbook.evaluation.gate.measure", lambda name, reports, ground, **how: 1.0)
         decide(copy, wish(thresholds={"heldout": 0.7}), private_key=key, now=NOW)
     assert_caught(copy, 14, record="GateDecision", evidence="heldout is 0.7; the evaluations of this policy give 0.5625")
 
