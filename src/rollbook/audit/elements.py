@@ -20,14 +20,19 @@ def due_elements(stage: RewardModel | Preference, held: Held, seed: int) -> list
     """The ids of the rankings that the stage shows, step after step; a source without a usable one gives none."""
     usable = {source: [name for name, one in rankings if not one.heldout and _usable(stage, one)]
               for source, rankings in held.items()}
+    return due_order(usable, stage.data, stage.steps * stage.batch, seed)
+
+
+def due_order(pools: Mapping[str, Sequence[str]], data: Mapping[str, float], count: int, seed: int) -> list[str]:
+    """`count` names of the pools by weight: each pool in a permutation of its own at every pass, then all shuffled."""
     chosen: list[str] = []
-    for place, (source, share) in enumerate(sorted(apportion(stage.steps * stage.batch, dict(stage.data)).items())):
-        pool, passed = usable.get(source, []), 0
+    for place, (source, share) in enumerate(sorted(apportion(count, dict(data)).items())):
+        pool, passed = pools.get(source, []), 0
         while pool and share > 0:
             drawn = np.random.default_rng([seed, place, passed]).permutation(len(pool))[:share]
             chosen += [pool[at] for at in drawn.tolist()]
             share, passed = share - len(drawn), passed + 1
-    return [chosen[at] for at in np.random.default_rng([seed, len(stage.data)]).permutation(len(chosen)).tolist()]
+    return [chosen[at] for at in np.random.default_rng([seed, len(data)]).permutation(len(chosen)).tolist()]
 
 
 def _usable(stage: RewardModel | Preference, one: Ranking) -> bool:

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from rollbook.audit.elements import due_elements, merge_fault
+from rollbook.audit.elements import due_elements, due_order, merge_fault
 from rollbook.audit.estimator import rate
 from rollbook.audit.index import RunIndex
 from rollbook.ledger.kinds import TraceTable
-from rollbook.records import Batch, Merged, ModuleUpdate, Ranking, StepReport
+from rollbook.records import Batch, Demonstration, Merged, ModuleUpdate, Ranking, StepReport
 from rollbook.records.recipe import Critic, Distill, Dpo, OptimizerSettings, PolicyGradient, Preference, RewardModel, Stage
 
 Fail = Callable[[str, str, str], None]
@@ -33,6 +33,7 @@ class ModuleSteps:
     after: dict[tuple[str, str], str] = field(default_factory=dict)
     rankings: dict[str, Ranking] = field(default_factory=dict)
     of_table: dict[str, list[str]] = field(default_factory=dict)    # stage -> the ids of its rankings, in order
+    demonstrated: dict[str, list[str]] = field(default_factory=dict)    # stage -> the ids of its demonstrations, in order
     order: dict[str, list[str]] = field(default_factory=dict)       # stage -> the elements that it shows, in order
     batches: dict[str, str] = field(default_factory=dict)           # batches of the open step -> their tensors
     answers: list[tuple[str, int]] = field(default_factory=list)    # the attempts of a distillation's step, with their tokens
@@ -43,6 +44,8 @@ class ModuleSteps:
             case Ranking():
                 self.rankings[identity] = record
                 self.of_table.setdefault((run.table or "").partition("/")[0], []).append(identity)
+            case Demonstration():
+                self.demonstrated.setdefault((run.table or "").partition("/")[0], []).append(identity)
             case Batch():
                 self.batches[identity] = record.tensors
             case StepReport():
@@ -87,6 +90,7 @@ class ModuleSteps:
         """The elements of a step are those that are due by recipe and seed: none is left out for being hard, none comes twice."""
         if isinstance(stage, Distill):
             due = [name for name, count in self.answers if count]
+            due += self._hard(run, update, stage)
             tokens = sum(count for _, count in self.answers)
             if update.tokens != tokens:
                 fail(identity, f"{where} counts {update.tokens} tokens, {tokens} were sampled", ARITHMETIC)
@@ -101,6 +105,16 @@ class ModuleSteps:
             left, strange = set(due) - set(update.elements), set(update.elements) - set(due)
             fail(identity, f"{where} was taken on {len(update.elements)} elements that are not the {len(due)} that are due "
                  f"({len(left)} left out, {len(strange)} not due)", "train on the recipe's data, in the order of its seed")
+
+    def _hard(self, run: RunIndex, update: ModuleUpdate, stage: Distill) -> list[str]:
+        """The hard targets that are due at a step of a distillation."""
+        if stage.hard is None or run.recipe is None:
+            return []
+        if update.stage not in self.order:
+            pools = {source: self.demonstrated.get(source, ()) for source in stage.hard.data}
+            self.order[update.stage] = due_order(pools, stage.hard.data, stage.steps * stage.hard.batch,
+                                                 run.recipe.settings.run.seed)
+        return self.order[update.stage][(update.step - 1) * stage.hard.batch:update.step * stage.hard.batch]
 
     def _optimizer(self, identity: str, update: ModuleUpdate, where: str, planned: tuple[OptimizerSettings, int],
                    fail: Fail) -> None:
