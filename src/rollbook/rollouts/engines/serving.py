@@ -50,9 +50,11 @@ def command(settings: Vllm, model: Offered, port: int) -> list[str]:
 
 
 def surroundings(inherited: dict[str, str]) -> dict[str, str]:
-    """The environment of such a server: its endpoints for training are behind its developer mode."""
+    """The environment of such a server: its endpoints for training are behind its developer mode; it binds no core to itself, for
+    the learner computes on the same ones."""
     path = os.pathsep.join([str(SOURCE), *filter(None, [inherited.get("PYTHONPATH")])])
-    return {**inherited, "VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": path, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    return {"VLLM_CPU_OMP_THREADS_BIND": "nobind", **inherited, "VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": path,
+            "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 @contextlib.contextmanager
