@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -21,6 +22,8 @@ from rollbook.rewards.errors import RewardError
 
 MEMORY_BYTES = 2 * 1024**3
 START_SECONDS = 120.0
+ENDING_SECONDS = 5.0        # between the end of a worker's output and its own
+STARTS = 5                  # workers in a row that may be killed while they start
 READY, TAKEN = "ready", "taken"
 MATH = "rollbook.rewards.math:equivalent"
 
@@ -89,6 +92,7 @@ class VerifierPool:
         self._workers: list[Worker] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._killed = 0            # workers in a row that were killed before they were ready
         self._finalizer = weakref.finalize(self, _kill_all, self._workers)
 
     def verify(self, pairs: Sequence[tuple[str, str]]) -> list[Outcome]:
@@ -154,11 +158,12 @@ class VerifierPool:
         assert worker.process.stdout is not None
         data = os.read(worker.process.stdout.fileno(), 65536)
         if not data:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(ENDING_SECONDS)         # how it ended by itself, before it is made sure that it has
             self._drop([worker])
             if not worker.ready:
-                raise RewardError("a verifier worker did not start", got=f"exit status {worker.process.returncode}",
-                                  why="its first imports failed; its error output says which",
-                                  fix="reinstall what it imports; for mathematics math-verify and sympy")
+                self._not_started(worker)
+                return
             if worker.job is not None and not worker.taken:  # it was dying while idle: the comparison is not to blame
                 waiting.appendleft(worker.job)
             elif worker.job is not None:
@@ -170,10 +175,22 @@ class VerifierPool:
         for line in lines:
             self._hear(worker, json.loads(line), done)
 
+    def _not_started(self, worker: Worker) -> None:
+        """A worker that somebody killed while it started is started again, a few times; one that ends by itself will again."""
+        status = worker.process.returncode
+        self._killed += 1
+        if status < 0 and self._killed < STARTS:
+            return
+        raise RewardError("a verifier worker did not start", got=f"exit status {status}",
+                          why=f"a signal ended {self._killed} in a row, as where memory runs out" if status < 0 else
+                          "its first imports failed; its error output says which",
+                          fix="free memory, or choose fewer workers" if status < 0 else
+                          "reinstall what it imports; for mathematics math-verify and sympy")
+
     def _hear(self, worker: Worker, message: object, done: dict[int, Any]) -> None:
         """Takes one line of a worker: that it is ready, that it has the comparison, or the outcome."""
         if message == READY:
-            worker.ready = True
+            worker.ready, self._killed = True, 0
         elif message == TAKEN:
             worker.taken = True
         else:

@@ -126,6 +126,38 @@ def fake_work(monkeypatch):
         one.close()
 
 
+def starting(monkeypatch, code):
+    """The first `code[0]` workers run this instead, then real ones start; how often one was started."""
+    count, program = code
+    started, real = [], subprocess.Popen
+
+    def popen(command, **how):
+        started.append(command)
+        return real([sys.executable, "-c", program] if len(started) <= count else command, **how)
+    monkeypatch.setattr("rollbook.rewards.pool.subprocess.Popen", popen)
+    return started
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch):
+    started = starting(monkeypatch, (2, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
+    with_pool = VerifierPool(workers=1, seconds=5.0)
+    assert with_pool.verify([("60+1", "61")]) == [True]
+    assert len(started) == 3
+    with_pool.close()
+
+
+def test_workers_that_are_always_killed_while_they_start_or_end_by_themselves_are_refused(monkeypatch):
+    for program, count, says in (("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 5, "a signal ended 5 in a row"),
+                                 ("raise SystemExit(3)", 1, "first imports failed")):
+        with monkeypatch.context() as patch:
+            started = starting(patch, (99, program))
+            with_pool = VerifierPool(workers=1, seconds=5.0)
+            with pytest.raises(RewardError, match="did not start") as caught:
+                with_pool.verify([("60+1", "61")])
+            assert says in str(caught.value) and len(started) == count
+            with_pool.close()
+
+
 def test_memory_beyond_the_limit_is_a_failure_of_its_own_kind(fake_work):
     small = fake_work("hog", seconds=20.0, memory_bytes=400 * 1024**2)
     [outcome] = small.run([(4000,)])
