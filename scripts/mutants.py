@@ -310,11 +310,12 @@ def main() -> int:
     print(f"{'hazard':>6}  {'mutant':<52} {'s':>5}  killed by", flush=True)
     for outcome in (remembered(mutant, known) for mutant in mutants if mutant not in due):
         show(outcome)
-    if arguments.table:
-        print(*(f"not in the record: {mutant.id}" for mutant in due), sep="\n")
+    for mutant in due if arguments.table else ():
+        print(f"not in the record: {mutant.id}")
     shares = [] if arguments.table else [due[job :: arguments.jobs] for job in range(arguments.jobs)]
     alive = len(due) if arguments.table else sum(in_parallel(shares, record))
-    seconds = sum(one["seconds"] for key, one in record.deaths().items() if key in set(map(mutant_key, mutants)))
+    own = set(map(mutant_key, mutants))
+    seconds = sum(one["seconds"] for key, one in record.deaths().items() if key in own)
     spent = f" in {seconds:.0f} s, {len(mutants) - len(due)} of them before" if record.path is not None else ""
     print(f"{len(mutants) - alive} of {len(mutants)} mutants killed{spent}")
     return 1 if alive else 0
