@@ -28,7 +28,7 @@ def json_schema(cls: type) -> dict[str, Any]:
 
     Example: json_schema(Dapo)["properties"]["high"] == {"type": "number", "minimum": 0, "default": 0.28}
     """
-    if not isinstance(cls, type) or cls not in {*OBJECTIVES.values(), *RULES.values(), Corrected}:
+    if not isinstance(cls, type) or cls not in {*OBJECTIVES.values(), *RULES.values(), Corrected, WithEntropy}:
         raise ObjectiveError(
             "json_schema takes the class of an objective or of a credit rule",
             got=repr(cls)[:80],
