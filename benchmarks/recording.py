@@ -2,8 +2,10 @@
 
     python benchmarks/recording.py [--trajectories 100000] [--out FOLDER]
 
-Appending: events of three kinds into a fresh log. At rest: bytes per token of a synthetic run, whole and by part. Audit: seconds
-and peak memory of `rollbook audit` on it, in a process of its own, on one core.
+Appending: bytes of the log that are written and synced, small records and the records of real steps; trajectories as tables.
+Each per second of the clock and per second of one core, for a machine that others use too. At rest: bytes per token of a
+synthetic run, whole and by part. Audit: seconds, seconds of the core and peak memory of `rollbook audit` on it, in a process of
+its own, on one core.
 """
 
 from __future__ import annotations
@@ -32,11 +34,12 @@ def appending(source: Path, folder: Path) -> dict[str, float]:
     for name, records in (("small records", small), ("records of steps", steps)):
         run = folder / name.replace(" ", "-")
         with Ledger.create(run, {}) as ledger:
-            began = time.perf_counter()
+            began, worked = time.perf_counter(), time.process_time()
             for _ in range(4):
                 ledger.append_many(records)
-            spent = time.perf_counter() - began
+            spent, worked = time.perf_counter() - began, time.process_time() - worked
         found[f"append {name}, MB/s"] = _size(run / "events") / 1e6 / spent
+        found[f"append {name}, MB per core-s"] = _size(run / "events") / 1e6 / worked
     found |= _trajectories(source, folder / "traces")
     return found
 
@@ -47,11 +50,12 @@ def _trajectories(source: Path, run: Path) -> dict[str, float]:
         rows = [row for row, _ in zip(ledger.read_traces(), range(8192), strict=False)]
     payload = sum(8 * sum(len(s.token_ids) for s in trace.segments) + len(trace.text) for trace, _, _ in rows)
     with Ledger.create(run, {}) as ledger:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         for number in range(2):
             ledger.write_traces(f"t/{number}", [t for t, _, _ in rows], [v for _, v, _ in rows if v], [o for _, _, o in rows])
-        spent = time.perf_counter() - began
-    return {"append trajectories, MB/s": 2 * payload / 1e6 / spent, "append trajectories, 1/s": 2 * len(rows) / spent}
+        spent, worked = time.perf_counter() - began, time.process_time() - worked
+    return {"append trajectories, MB/s": 2 * payload / 1e6 / spent, "append trajectories, 1/s": 2 * len(rows) / spent,
+            "append trajectories, 1 per core-s": 2 * len(rows) / worked}
 
 
 def at_rest(run: Path) -> dict[str, float]:
@@ -65,14 +69,17 @@ def at_rest(run: Path) -> dict[str, float]:
 
 def auditing(run: Path) -> dict[str, float]:
     """Seconds and memory of the audit, measured from outside."""
-    began = time.perf_counter()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began, before = time.perf_counter(), used.ru_utime + used.ru_stime
     command = ["taskset", "-c", "0", sys.executable, "-c", "from rollbook.cli import main; main()", "audit", str(run), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     spent = time.perf_counter() - began
     rows = {row["name"]: row["result"] for row in json.loads(done.stdout)["rows"]}
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    peak, worked = used.ru_maxrss / 2**20, used.ru_utime + used.ru_stime - before
     print("audit:", ", ".join(f"{name} {result}" for name, result in rows.items()))
-    return {"audit, s": spent, "audit, peak GiB": peak, "audit, failed rows": float(list(rows.values()).count("fail"))}
+    return {"audit, s": spent, "audit, core-s": worked,
+            "audit, peak GiB": peak, "audit, failed rows": float(list(rows.values()).count("fail"))}
 
 
 def _size(folder: Path) -> int:
@@ -96,7 +103,7 @@ def main() -> None:
     print(file=sys.stderr)
     found = {"trajectories": float(arguments.trajectories), **at_rest(run), **appending(run, folder), **auditing(run)}
     for name, value in found.items():
-        print(f"{name:28} {value:14,.2f}")
+        print(f"{name:38} {value:14,.2f}")
     print(json.dumps(found))
     if arguments.out is None:
         shutil.rmtree(folder)

@@ -89,8 +89,8 @@ def test_sequence_weights_under_the_name_of_a_token_mean(monkeypatch, warm, tmp_
 
 @pytest.mark.fault(stage=11, injection="a KL penalty is added to the policy loss and to the recorded loss")
 def test_an_extra_kl_term_inside_the_policy_loss(monkeypatch, warm, tmp_path):
-    def penalised(objective, packed, index_T, logp_T):
-        (first, *rest), clipped = EVALUATE(objective, packed, index_T, logp_T)
+    def penalised(objective, packed, index_T, logp_T, *more, **how):
+        (first, *rest), clipped = EVALUATE(objective, packed, index_T, logp_T, *more, **how)
         gap_T = logp_T - packed.behavior_T[index_T]
         return [dataclasses.replace(first, loss_T=first.loss_T + 0.05 * gap_T.square()), *rest], clipped
     run = attack(monkeypatch, warm, tmp_path / "run", (training, "evaluate", penalised))
@@ -99,8 +99,8 @@ def test_an_extra_kl_term_inside_the_policy_loss(monkeypatch, warm, tmp_path):
 
 @pytest.mark.fault(stage=11, injection="the learner flips the advantage of the longest sequence, batch and credit do not")
 def test_an_advantage_that_is_flipped_inside_the_learner(monkeypatch, warm, tmp_path):
-    def flipped(self, index_T, logp_T):
-        tokens, long_T = TOKENS(self, index_T, logp_T), self.seq_T[index_T] == int(self.length_S.argmax())
+    def flipped(self, index_T, *scores, **how):
+        tokens, long_T = TOKENS(self, index_T, *scores, **how), self.seq_T[index_T] == int(self.length_S.argmax())
         return dataclasses.replace(tokens, advantage_T=torch.where(long_T, -tokens.advantage_T, tokens.advantage_T))
     run = attack(monkeypatch, warm, tmp_path / "run", (Packed, "tokens", flipped))
     assert_caught(run, 11, record="Update", evidence="gradient")
@@ -117,9 +117,9 @@ def test_a_loss_that_is_scaled_by_two(monkeypatch, warm, tmp_path):
 def test_the_gradient_of_another_objective_beside_the_loss_of_the_named_one(monkeypatch, warm, tmp_path):
     kept = []
 
-    def remembers(objective, packed, index_T, logp_T):
+    def remembers(objective, packed, index_T, logp_T, *more, **how):
         kept[:] = [packed.advantage_T[index_T], logp_T]
-        return EVALUATE(objective, packed, index_T, logp_T)
+        return EVALUATE(objective, packed, index_T, logp_T, *more, **how)
 
     def reinforce(terms, weights):
         advantage_T, logp_T = kept

@@ -49,7 +49,7 @@ def test_a_longer_budget_for_one_side(monkeypatch, warm, tmp_path):
         made = ROLLOUTS(self, scale)
         return dataclasses.replace(made, max_tokens=made.max_tokens * 2) if "rl" in self.versions else made
     run = attack(monkeypatch, warm, tmp_path / "run", (session.Session, "rollouts", longer),
-                 overrides=(*BRIEF, "tasks.max_tokens=24"))
+                 overrides=(*BRIEF, "tasks.max_tokens=24", "reward.length_max=24"))
     assert_caught(run, 6, record="SamplingEnvelope", evidence="max_tokens")
 
 
@@ -135,12 +135,12 @@ def test_rewards_with_a_jitter(monkeypatch, warm, tmp_path):
     assert_caught(run, 8, record="Trace")
 
 
-@pytest.mark.fault(stage=8, injection="S: wrong answers time out")
+@pytest.mark.fault(stage=8, injection="S: wrong answers of the policy in training time out")
 def test_wrong_answers_that_time_out(monkeypatch, warm, tmp_path):
     def slow(self, traces, tasks):
-        return [verdict if not isinstance(verdict, Scored) or verdict.vector.accuracy else
-                Unscored(trace=verdict.trace, code="timeout", detail="", verifier=self.stamp)
-                for verdict in JUDGE(self, traces, tasks)]
+        return [Unscored(trace=verdict.trace, code="timeout", detail="", verifier=self.stamp)
+                if isinstance(verdict, Scored) and not verdict.vector.accuracy and trace.attempt.startswith("rl/") else verdict
+                for trace, verdict in zip(traces, JUDGE(self, traces, tasks), strict=True)]
     run = attack(monkeypatch, warm, tmp_path / "run", (MagistralJudge, "judge", slow), overrides=BRIEF)
     assert_caught(run, 8, record="Trace", evidence="left unscored")
 

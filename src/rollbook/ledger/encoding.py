@@ -73,6 +73,14 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, float)
 
 
+_CHECKS: dict[type, list[tuple[str, Fits]]] = {}
+
+
 def _record_fits(value: Any) -> bool:
-    cls: Any = type(value)
-    return not dataclasses.is_dataclass(value) or all(fits(getattr(value, name)) for name, fits in _field_checks(cls))
+    cls = type(value)
+    if cls not in _CHECKS:
+        _CHECKS[cls] = _field_checks(cls) if dataclasses.is_dataclass(cls) else []
+    for name, fits in _CHECKS[cls]:                         # no generator: this is called for every part of every verdict
+        if not fits(getattr(value, name)):
+            return False
+    return True

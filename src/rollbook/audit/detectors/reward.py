@@ -225,7 +225,7 @@ class RewardDetector(Detector):
             return
         scored = isinstance(verdict, Scored)
         used = verdict.vector.composition_digest if isinstance(verdict, Scored) else verdict.verifier.digest
-        if used != (self.judge.digest if scored else self.judge.stamps.correctness.digest):
+        if used != self.judge.digest and (scored or used != self.judge.stamps.correctness.digest):
             self.others[used] += 1
             return
         found = self.judge.vector(row.trace, run.tasks.get(row.trace.task))
