@@ -59,6 +59,8 @@ class FileTransfer(WeightTransferEngine[FileInit, FileUpdate]):
         with safe_open(update_info.path, framework="pt") as file:
             named = {name: file.get_tensor(name) for name in file.keys()}
         expected = {name for name, _ in self.model.named_parameters()}
+        if self._tied():
+            expected.discard("lm_head.weight")
         loaded = self.model.load_weights((name, tensor.to(self.device)) for name, tensor in named.items())
         missing = sorted(expected - loaded) if isinstance(loaded, set) else []
         self.taken = {"hash": weight_hash(named.items()), "tensors": len(named), "missing": missing}
@@ -66,6 +68,12 @@ class FileTransfer(WeightTransferEngine[FileInit, FileUpdate]):
     def finish_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
         finalize_layerwise_reload(self.model, self.model_config)
+        head = getattr(self.model, "lm_head", None)
+        if self._tied() and getattr(head, "quant_method", None) is not None:     # no weight of its own arrived: packed anew here
+            head.quant_method.process_weights_after_loading(head)
+
+    def _tied(self) -> bool:
+        return bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
 
     def shutdown(self) -> None:
         """Nothing is held."""
