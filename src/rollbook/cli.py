@@ -88,8 +88,8 @@ def main() -> None:
 @click.option("--from", "again", metavar="STAGE", help="With --reuse: make this stage and all after it again.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder, must not exist. Default: runs/NAME-SCALE-seedN.")
 @click.pass_context
-def run(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...], assume: Path | None, until: str | None,
-        reuse: Path | None, again: str | None, out: Path | None) -> None:
+def run(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...], assume: Path | None, out: Path | None,
+        **part: Any) -> None:
     """Run RECIPE, a built-in name or a YAML file (default: magistral-small)."""
     from rollbook.cli_output import check_existing_run, check_new_run, show_start
     from rollbook.cli_progress import live_progress
@@ -98,19 +98,20 @@ def run(ctx: click.Context, recipe: str, scale: str, overrides: tuple[str, ...],
     resolved = resolve(load(recipe), scale, overrides, assumed.load(assume) if assume else None)
     folder = out or Path("runs") / f"{resolved.name}-{resolved.scale}-seed{resolved.settings.run.seed}"
     check_new_run(folder, resolved.settings.model)
-    if again is not None and reuse is None:
-        raise RecipeError("--from needs --reuse RUN", got=f"--from {again}", why="what comes before a stage is taken from a run",
+    if part["again"] is not None and part["reuse"] is None:
+        raise RecipeError("--from needs --reuse RUN", got=f"--from {part['again']}",
+                          why="what comes before a stage is taken from a run",
                           fix="add --reuse RUN, the folder of an earlier run of this recipe")
-    if reuse is not None:
-        check_existing_run(reuse)
+    if part["reuse"] is not None:
+        check_existing_run(part["reuse"])
     show_start(resolved, folder)
     from rollbook.orchestration.reuse import Reuse
     from rollbook.orchestration.run import run_recipe
 
+    taken = None if part["reuse"] is None else Reuse(folder=part["reuse"], again=part["again"])
     try:
         with live_progress() as progress:
-            code = run_recipe(resolved, folder, progress, until=until,
-                              reuse=None if reuse is None else Reuse(folder=reuse, again=again))
+            code = run_recipe(resolved, folder, progress, until=part["until"], reuse=taken)
     except (KeyboardInterrupt, Stopped):
         raise _stopped(folder) from None
     _finish(ctx, folder, code)

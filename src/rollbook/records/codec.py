@@ -97,7 +97,8 @@ def document_of(value: Any) -> Any:
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False,
                             default=document_of)
 # JSONEncoder makes this anew for every document, which takes longer than to write a small one
-_WRITE = json.encoder.c_make_encoder and json.encoder.c_make_encoder(
+_C_ENCODER: Any = getattr(json.encoder, "c_make_encoder", None)         # None where Python has no compiled one
+_WRITE = _C_ENCODER and _C_ENCODER(
     None, document_of, json.encoder.encode_basestring, None, ":", ",", True, False, False)
 
 

@@ -49,7 +49,7 @@ ALLOWED = {  # the table of the architecture
     "cli_preflight": {"records", "recipes", "orchestration", "cli_progress"},
     "cli_curate": {"records", "orchestration"},
     "cli_env": {"records", "environments", "orchestration"},
-    "cli_eval": {"records", "evaluation", "orchestration", "cli_output", "cli_progress"},
+    "cli_eval": {"records", "evaluation", "orchestration", "audit", "cli_output", "cli_progress"},
     "cli_gate": {"records", "evaluation", "orchestration", "cli_output"},
     "cli_inspect": {"records", "ledger", "report", "cli_output"},
     "cli_evidence": {"records", "ledger", "audit", "orchestration", "cli_output", "cli_progress"},
