@@ -7,7 +7,6 @@ from policies import completions, prompts, tiny_policy
 from rollbook.models import logprobs
 from rollbook.models.layout import Tree, pack
 from rollbook.models.logprobs import action_logprobs
-from rollbook.objectives import ActionTokens, Dapo, WithEntropy, all_reads, total_loss
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +55,3 @@ def test_without_being_asked_entropies_carry_no_gradient_and_the_log_probs_gradi
     asked = action_logprobs(decoder, layout, temperature=1.0, dtype=torch.float32, entropy_gradient=True)
     after = gradients(decoder, asked.logp_T.sum())
     assert all(torch.equal(before[name], after[name]) for name in before)
-
-
-def test_the_bonus_is_a_term_of_its_own_beside_the_objective():
-    objective = WithEntropy(objective=Dapo(), coefficient=0.5, entropy_aggregate="token_mean")
-    assert all_reads(objective) == all_reads(Dapo()) | {"entropy_T"} and objective.reads == Dapo().reads
-    logp_T, entropy_T = torch.tensor([-1.0, -2.0], requires_grad=True), torch.tensor([0.5, 1.5], requires_grad=True)
-    tokens = ActionTokens(logp_T=logp_T, anchor_T=logp_T.detach(), advantage_T=torch.tensor([1.0, -1.0]), entropy_T=entropy_T,
-                          seq_T=torch.tensor([0, 1]), length_S=torch.tensor([1, 1]))
-    (bonus,) = objective.extra_terms
-    total_loss([bonus.term(tokens)], [torch.tensor([0.25, 0.75])]).backward()
-    assert entropy_T.grad.tolist() == [-0.125, -0.375] and logp_T.grad is None
-    assert torch.equal(objective(tokens).loss_T, Dapo()(tokens).loss_T)

@@ -45,7 +45,7 @@ def command(settings: Vllm, model: Offered, port: int) -> list[str]:
     return [settings.python, "-m", ENTRY, "--model", str(model.folder), "--host", "127.0.0.1",
             "--port", str(port), "--dtype", str(model.dtype).removeprefix("torch."), "--max-model-len", str(model.context),
             "--logprobs-mode", "processed_logprobs", "--max-logprobs", str(max(settings.shown, 1)),
-            "--return-tokens-as-token-ids", "--worker-extension-cls", WORKER,
+            "--return-tokens-as-token-ids", "--enable-scale-out", "--worker-extension-cls", WORKER,
             "--weight-transfer-config", f'{{"backend": "{BACKEND}"}}', *settings.arguments]
 
 
