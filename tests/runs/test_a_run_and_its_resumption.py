@@ -83,7 +83,8 @@ def test_another_seed_is_another_run(whole, tmp_path):
     assert ended(tmp_path / "other")[1] != ended(whole)[1]
 
 
-@pytest.mark.parametrize(("stage", "step"), [("cold_start", 3), ("rl", 1), ("rl", 3)])
+@pytest.mark.parametrize(("stage", "step"), [("rl", 1), *(pytest.param(*one, marks=pytest.mark.soak)
+                                                          for one in (("cold_start", 3), ("rl", 3)))])
 def test_a_run_stopped_at_a_boundary_and_resumed_ends_like_an_undisturbed_one(whole, tmp_path, monkeypatch, stage, step):
     progress = Quiet()
     sessions = []
@@ -105,7 +106,7 @@ def test_a_run_stopped_at_a_boundary_and_resumed_ends_like_an_undisturbed_one(wh
     assert ended(tmp_path / "run") == ended(whole)
 
 
-@pytest.mark.parametrize("delay_s", [0.4, 1.5, 3.0])
+@pytest.mark.parametrize("delay_s", [1.5, *(pytest.param(one, marks=pytest.mark.soak) for one in (0.4, 3.0))])
 def test_a_run_killed_at_any_time_and_resumed_ends_like_an_undisturbed_one(whole, tmp_path, delay_s):
     folder = tmp_path / "run"
     code = ("import sys; from small_runs import *; from rollbook.orchestration.run import run_recipe; from pathlib import Path; "

@@ -13,7 +13,7 @@ from rollbook.cli import main
     ("run.device=cuda", "only device cpu"),
     ("run.threads=4096", "exceeds the cores"),
     ("model.context=40", "context"),
-    ("tasks.heldout=4000", "held"),
+    ("tasks.families.add_sub.parameters.max_operand=4", "on both sides, and held-out"),
     ("stages.rl.per_task=1", "per_task"),
     ("stages.rl.minibatches=3", "minibatches"),
     ("stages.rl.objective.hgih=0.3", "high"),

