@@ -24,7 +24,7 @@ help:
 	  'make lint        ruff, mypy and import-linter' \
 	  'make browser     the viewer in a real headless Chromium' \
 	  'make mutants     every hazard reintroduced: each must fail a test' \
-	  'make soak        kill -9 at every write boundary and at random instants (about half an hour)' \
+	  'make soak        kill -9 at every write boundary and at random instants, and the tests that take minutes' \
 	  'make test-vllm  install vLLM into .venv-vllm, then sample, update and compare with the real one' \
 	  'make faults      every fault put into the producer, and the table of what caught it' \
 	  'make bench-recording  what recording and auditing cost' \
