@@ -64,6 +64,7 @@ def test_killed_workers_lose_nothing_and_double_nothing(tmp_path, runtime, marks
         stop.set()
         thread.join()
     print(f"{runtime}: {len(killed)} workers killed")
+    assert len(killed) == KILLS, "the run ended before every kill: give it more steps"
     assert [(row.stage, row.evidence) for row in audit_run(tmp_path / "run").rows if row.result == "fail"] == []
     with Ledger.open(tmp_path / "run", write=False) as ledger:
         trained = [trace for batch in ledger.records(Batch) if batch.scope.startswith("rl/") for trace in batch.traces]
