@@ -44,7 +44,8 @@ class Stage:
         self.calls: list[Call] = []
         self.act: Callable[[Path], Any] = lambda out: 0
 
-    def run_recipe(self, recipe: ResolvedRecipe, out: Path, progress: Any, *, until: str | None = None) -> int:
+    def run_recipe(self, recipe: ResolvedRecipe, out: Path, progress: Any, *, until: str | None = None,
+                   reuse: Any = None) -> int:
         self.calls.append(Call(recipe, out))
         progress.stage("cold_start", 1, 2, steps=2)
         progress.step(1, {})

@@ -169,6 +169,8 @@ def _one(objective: Objective, tokens: ActionTokens, t: int, members: list[int])
     rho, r, c = math.exp(p[t] - anchor[t]), math.exp(p[t] - behavior[t]), math.exp(anchor[t] - behavior[t])
     total = sum(p[k] - anchor[k] for k in members)
     match objective:
+        case ro.WithEntropy():
+            return _one(objective.objective, tokens, t, members)
         case ro.Corrected(objective=ro.Dapo()):
             weight = c if 1 - objective.low <= c <= 1 + objective.high else 0.0
             return weight * _clip_gradient(rho, a, 0.2, 0.28)
