@@ -107,7 +107,7 @@ def test_the_command_shows_every_level_and_writes_result_and_claim(place: Path, 
 
 def test_without_a_name_the_experiments_are_listed_with_what_they_take() -> None:
     listed = CliRunner().invoke(main, ["evidence", "rerun"]).output
-    assert "minibatches: mistral.magistral.minibatch_limit" in listed and "20 runs, about 50 minutes" in listed
+    assert "minibatches: mistral.magistral.minibatch_limit" in listed and "20 runs, about 30 minutes" in listed
 
 
 @pytest.mark.parametrize(("old", "new"), [("margin: 0.1", "margin: 0.2"), ("expects: lower", "expects: higher"),
