@@ -125,14 +125,13 @@ def test_an_update_in_flight_leaves_versions_on_the_tokens_that_each_sampled(eng
     stream = engine.stream(rows=4, longest_prompt=64, longest_answer=256, on_update=on_update)
     asked = requests(policy, f"f-{on_update}", each=1, new=160)
     stream.submit(asked)
-    began = time.monotonic()
+    began, done = time.monotonic(), {}
     while time.monotonic() - began < 1.5:
-        stream.advance()
+        done |= {one.key: one for one in stream.advance()}
     other = moved(policy.decoder, 0.02)
     paused = time.monotonic()
     engine.load(other, 11)
     took = time.monotonic() - paused
-    done = {}
     while stream.busy:
         done |= {one.key: one for one in stream.advance()}
     both = [one for one in asked if len(set(done[one.key].versions)) == 2]
