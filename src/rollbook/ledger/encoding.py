@@ -9,20 +9,14 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollbook.records import RecordError, digest
-from rollbook.records.codec import OBSERVED, document_of, dump, field_names
+from rollbook.records import RecordError, codec
+from rollbook.records.codec import OBSERVED, field_names
 
 
 def body_and_id(record: Any) -> tuple[bytes, str]:
     """The canonical body (with the record's own `observed`) and the content id (without it)."""
     refuse_whole_floats(record)
-    body = dump(record)
-    semantic = body
-    if OBSERVED in field_names(type(record)):
-        document = document_of(record)
-        del document[OBSERVED]
-        semantic = dump(document)
-    return body, f"{type(record).__name__}:{digest(semantic)}"
+    return codec.body_and_id(record)
 
 
 Fits = Callable[[Any], bool]

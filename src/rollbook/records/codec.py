@@ -49,23 +49,43 @@ def digest(data: bytes) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Shape:
-    """How a class of records is taken apart: its fields, all their values at once, what is left out at its default."""
+    """How a class of records is taken apart: its fields, all their values at once, what is left out at its default.
+
+    `keys` and `ordered` are keys and values in the order of the canonical document, `left_out` are places there.
+    """
 
     kind: str
     names: tuple[str, ...]
     values: Callable[[Any], tuple[Any, ...]]
     sparse: tuple[tuple[str, Any], ...]
+    keys: tuple[str, ...]
+    ordered: Callable[[Any], tuple[Any, ...]]
+    tag: str | None
+    tag_place: int
+    left_out: tuple[tuple[int, Any], ...]
+    observed: str | None
 
 
 _SHAPES: dict[type, _Shape] = {}
 
 
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """All values of these attributes at once."""
+    getter = operator.attrgetter(*names) if names else lambda _: ()
+    return getter if len(names) != 1 else lambda record: (getter(record),)
+
+
 def _shape(cls: type) -> _Shape:
     if cls not in _SHAPES:
-        names = tuple(field.name for field in dataclasses.fields(cls))
-        getter = operator.attrgetter(*names) if names else lambda _: ()
-        values = getter if len(names) != 1 else lambda record: (getter(record),)
-        _SHAPES[cls] = _Shape(cls.__name__, names, values, sparse_fields(cls))
+        names, sparse = tuple(field.name for field in dataclasses.fields(cls)), sparse_fields(cls)
+        ordered = tuple(sorted(names))
+        places = sorted((ordered.index(name) for name, _ in sparse), reverse=True)
+        defaults = dict(sparse)
+        _SHAPES[cls] = _Shape(
+            cls.__name__, names, _getter(names), sparse, keys=tuple(f'"{name}":' for name in ordered), ordered=_getter(ordered),
+            tag=None if TAG in names else f'"{TAG}":"{cls.__name__}"', tag_place=sum(name < TAG for name in names),
+            left_out=tuple((place, defaults[ordered[place]]) for place in places),
+            observed=f'"{OBSERVED}":' if OBSERVED in names else None)
     return _SHAPES[cls]
 
 
@@ -100,23 +120,72 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 _C_ENCODER: Any = getattr(json.encoder, "c_make_encoder", None)         # None where Python has no compiled one
 _WRITE = _C_ENCODER and _C_ENCODER(
     None, document_of, json.encoder.encode_basestring, None, ":", ",", True, False, False)
+_STRING: Callable[[str], str] = json.encoder.encode_basestring
 
 
 def dump(value: Any) -> bytes:
     """Equal to `canonical(encode(value))`, several times faster; mappings must have string keys."""
+    shape = _SHAPES.get(type(value))
     try:
-        text = "".join(_WRITE(value, 0)) if _WRITE else _ENCODER.encode(value)
-        return text.encode("utf-8", "surrogatepass")
+        return _written(value).encode("utf-8", "surrogatepass") if shape is None else _joined(_entries(value, shape))
     except (ValueError, TypeError, RecursionError) as error:
-        raise CodecError("a record holds a number that is not finite or a key that is not a string", got=str(error),
-                         why="it has no JSON form and no defined hash", fix="store the failure as a typed outcome") from error
+        raise _formless(error) from error
+
+
+def body_and_id(record: Any) -> tuple[bytes, str]:
+    """The canonical document of a record and the record's id."""
+    shape, entries = _apart(record)
+    body = _joined(entries)
+    return body, f"{shape.kind}:{digest(body if shape.observed is None else _semantic(shape, entries))}"
 
 
 def content_id(record: Any) -> str:
     """`kind:hex`: the id of a record, equal for equal semantic content."""
-    document = document_of(record)
-    document.pop(OBSERVED, None)
-    return f"{type(record).__name__}:{digest(dump(document))}"
+    shape, entries = _apart(record)
+    return f"{shape.kind}:{digest(_semantic(shape, entries))}"
+
+
+def _apart(record: Any) -> tuple[_Shape, list[str]]:
+    if not dataclasses.is_dataclass(record):
+        raise CodecError("only records have ids", got=type(record).__name__)
+    shape = _shape(type(record))
+    try:
+        return shape, _entries(record, shape)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _formless(error) from error
+
+
+def _semantic(shape: _Shape, entries: list[str]) -> bytes:
+    """The document without what was observed."""
+    return _joined(entries if shape.observed is None else [one for one in entries if not one.startswith(shape.observed)])
+
+
+def _entries(record: Any, shape: _Shape) -> list[str]:
+    """Key and value of every field, in the order of the canonical document."""
+    values = shape.ordered(record)
+    entries = [key + (_STRING(value) if type(value) is str else _written(value))
+               for key, value in zip(shape.keys, values, strict=True)]
+    at = shape.tag_place
+    for place, default in shape.left_out:           # from the last one on: the places before it stay
+        if values[place] == default:
+            del entries[place]
+            at -= place < shape.tag_place
+    if shape.tag is not None:
+        entries.insert(at, shape.tag)
+    return entries
+
+
+def _joined(entries: list[str]) -> bytes:
+    return f"{{{','.join(entries)}}}".encode("utf-8", "surrogatepass")
+
+
+def _written(value: Any) -> str:
+    return "".join(_WRITE(value, 0)) if _WRITE else _ENCODER.encode(value)
+
+
+def _formless(error: Exception) -> CodecError:
+    return CodecError("a record holds a number that is not finite or a key that is not a string", got=str(error),
+                      why="it has no JSON form and no defined hash", fix="store the failure as a typed outcome")
 
 
 def encode(value: Any) -> Any:
