@@ -8,10 +8,9 @@ from typing import Literal
 from torch import Tensor
 
 from rollbook.objectives import correction
-from rollbook.objectives.aggregate import Aggregate
+from rollbook.objectives.around import Around
 from rollbook.objectives.checks import check_bounds, check_cap, check_choice
-from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss, Unstated, read
-from rollbook.objectives.credit.rules import Credit
+from rollbook.objectives.core import ActionTokens, Objective, TokenLoss, read
 from rollbook.objectives.critic_policies import DecoupledPpo, Glm5Reasoning
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.exploring import WithEntropy
@@ -24,7 +23,7 @@ BANDED = ("icepop", "geometric_band")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Corrected(Objective):
+class Corrected(Around):
     """`objective`'s policy loss times a weight of c = exp(anchor - behavior), without gradient, outside its clip.
 
     Gradient: the weight times the objective's. The KL and other extra terms are not weighted, nor is the squared penalty inside
@@ -32,7 +31,6 @@ class Corrected(Objective):
     no ratio, or that corrects by itself: it would count c twice, or change what it names. A token of weight 0 has loss 0.
     """
 
-    objective: Objective
     rule: Literal["token_tis", "icepop", "sequence_tis", "sequence_mis", "geometric_band"]
     cap: float | None = None
     low: float | None = None
@@ -69,18 +67,6 @@ class Corrected(Objective):
     @property
     def scope(self) -> Literal["token", "sequence"]:  # type: ignore[override]
         return self.objective.scope if self.rule in ("token_tis", "icepop") else "sequence"
-
-    @property
-    def credit(self) -> Credit | Unstated:
-        return self.objective.credit
-
-    @property
-    def aggregate(self) -> Aggregate | Unstated:
-        return self.objective.aggregate
-
-    @property
-    def extra_terms(self) -> tuple[ExtraTerm, ...]:
-        return self.objective.extra_terms
 
     def __call__(self, tokens: ActionTokens) -> TokenLoss:
         weight_T = self.weight(tokens)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from rollbook.objectives.aggregate import Aggregate, check_aggregate
+from rollbook.objectives.around import Around
 from rollbook.objectives.checks import check_positive, check_record
-from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss, Unstated
-from rollbook.objectives.credit.rules import Credit
+from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, TokenLoss
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.terms import EntropyBonus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WithEntropy(Objective):
+class WithEntropy(Around):
     """`objective`, with the term coefficient * -H beside its own; H is the entropy (nats) of the whole next-token distribution.
 
     The policy loss and its gradient with respect to logp are the objective's; the bonus acts on the distribution itself, with
     gradient coefficient * weight * p (log p + H) on each logit. A correction (`Corrected`) goes inside: it weighs no bonus.
     """
 
-    objective: Objective
     coefficient: float
     entropy_aggregate: Aggregate
 
@@ -36,22 +34,6 @@ class WithEntropy(Objective):
                 why="two bonuses of one quantity have one coefficient",
                 fix="add the coefficients",
             )
-
-    @property
-    def reads(self) -> frozenset[str]:  # type: ignore[override]
-        return self.objective.reads
-
-    @property
-    def scope(self) -> Literal["token", "sequence"]:  # type: ignore[override]
-        return self.objective.scope
-
-    @property
-    def credit(self) -> Credit | Unstated:
-        return self.objective.credit
-
-    @property
-    def aggregate(self) -> Aggregate | Unstated:
-        return self.objective.aggregate
 
     @property
     def extra_terms(self) -> tuple[ExtraTerm, ...]:
