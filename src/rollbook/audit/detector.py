@@ -10,6 +10,7 @@ import numpy as np
 
 from rollbook.audit.index import RunIndex
 from rollbook.records import AuditRow, Batch, Credit, Outcome, Trace, TraceId, Update, Verdict
+from rollbook.records.rollout import UNSAMPLED
 
 KEPT = 20       # failures a detector keeps in words; the rest are counted
 
@@ -48,6 +49,12 @@ class StoredStep:
     update_id: str
     update: Update
     found: Mapping[str, np.ndarray]
+
+    @property
+    def sampled_T(self) -> np.ndarray:
+        """Which of the tokens a policy sampled; all of them where no versions are stored."""
+        version_T = self.given.get("version")
+        return np.ones(self.given["seq"].shape, dtype=bool) if version_T is None else version_T != UNSAMPLED
 
 
 class Detector:

@@ -31,7 +31,7 @@ from rollbook.records import (
     Trace,
     Verdict,
 )
-from rollbook.records.recipe import Sft
+from rollbook.records.recipe import PolicyGradient, Sft
 
 RECENT_TOKENS = 4_000_000       # trajectories kept in memory for the batches that follow them, by their tokens: about half a GiB
 
@@ -107,6 +107,11 @@ class RunIndex:
     def heldout(self) -> tuple[str, ...]:
         """The tasks of the held-out side in their order."""
         return tuple(task for task, side in self.sides.items() if side == "heldout")
+
+    def learnt(self, scope: str, trace: Trace) -> Trace:
+        """A trajectory as a batch of this scope holds it: its own, or all after the prompt where the recipe says so."""
+        stage = self.recipe.settings.stages.get(scope.partition("/")[0]) if self.recipe is not None else None
+        return trace.as_if_written() if isinstance(stage, PolicyGradient) and stage.observation_loss else trace
 
     def take(self, identity: str, record: object) -> None:
         """Files a record under its id, where detectors will look for it."""

@@ -23,6 +23,7 @@ from rollbook.objectives.credit import Measured, assign_credit
 from rollbook.objectives.credit.rules import Credit as Rule
 from rollbook.records import Credit, Experience, RecordError, TermSpec, encode
 from rollbook.records.recipe import Plain
+from rollbook.records.rollout import UNSAMPLED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,11 @@ class Packed:
     routes_LYK: Tensor | None = None
     mixed: Mixed | None = None
 
+    @property
+    def sampled_T(self) -> Tensor:
+        """Which of the tokens a policy sampled: all, unless the stage trains on observations."""
+        return self.version_T != UNSAMPLED
+
     def tokens(self, index_T: Tensor, logp_T: Tensor, entropy_T: Tensor | None = None) -> ActionTokens:
         """The objective's view of some of the tokens."""
         def pick(value: Tensor | None) -> Tensor | None:
@@ -83,6 +89,11 @@ def minibatches(groups: Sequence[AdmittedGroup], count: int) -> tuple[tuple[Admi
     parts = min(count, len(groups))
     bounds = [len(groups) * i // parts for i in range(parts + 1)] if parts else []
     return tuple(tuple(groups[a:b]) for a, b in pairwise(bounds))
+
+
+def as_if_written(part: Sequence[AdmittedGroup]) -> tuple[AdmittedGroup, ...]:
+    """The groups with every trajectory as if the policy had written its observations too."""
+    return tuple(replace(one, members=tuple(replace(m, trace=m.trace.as_if_written()) for m in one.members)) for one in part)
 
 
 def credited(parts: Sequence[Sequence[AdmittedGroup]], objective: Objective, scope: str, *,

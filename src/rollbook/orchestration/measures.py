@@ -65,13 +65,13 @@ def update_metrics(updated: Sequence[Updated], version: int) -> dict[str, float]
     """Means over the step's updates; mismatch, entropy and KL from the first, whose weights are the sampler's."""
     first = updated[0]
     count = sum(u.packed.seq_T.numel() for u in updated)
-    gap_T = (first.measured.logp_T - first.packed.behavior_T).abs()
+    gap_T = (first.measured.logp_T - first.packed.behavior_T)[first.packed.sampled_T].abs()
     metrics = {
         "update/clip_fraction": sum(float(u.measured.clipped_T.sum()) for u in updated) / count,
         "update/grad_norm": sum(u.update.grad_norm for u in updated) / len(updated),
         "update/learning_rate": updated[-1].update.learning_rate, "policy/entropy_nats": float(first.measured.entropy_T.mean()),
         "policy/mismatch_abs_nats": float(gap_T.mean()),
-        "policy/age_max": float(max(version - int(u.packed.version_T.min()) for u in updated)),
+        "policy/age_max": float(max(version - int(u.packed.version_T[u.packed.sampled_T].min()) for u in updated)),
     }
     if first.update.mismatch_k3_nats is not None:
         metrics["policy/mismatch_k3_nats"] = first.update.mismatch_k3_nats

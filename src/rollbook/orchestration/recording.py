@@ -21,7 +21,7 @@ def batch_record(ledger: Ledger, packed: Packed, objective: Objective, *, policy
     """The batch exactly as it will be used, its tensors stored."""
     return Batch(scope=packed.credit.scope, traces=packed.credit.traces, tensors=ledger.put(blob(packed.tensors())),
                  objective=to_settings(objective), terms=packed.terms, plan=packed.plan, action_tokens=packed.seq_T.numel(),
-                 groups=len(set(packed.credit.group_of)), max_age=int(policy.index - packed.version_T.min()),
+                 groups=len(set(packed.credit.group_of)), max_age=int(policy.index - packed.version_T[packed.sampled_T].min()),
                  max_length=packed.max_length, threads=torch.get_num_threads(), deterministic=True,
                  compute_dtype=str(dtype).removeprefix("torch."),
                  pretraining=() if packed.mixed is None else tuple(content_id(one) for one in packed.mixed.shown))
@@ -41,8 +41,8 @@ class Moved:
 
 def update_record(ledger: Ledger, packed: Packed, measured: Measurement, batch: str, moved: Moved) -> Update:
     """What the optimizer step did; ratios are to the behavior policy, the mismatch is known only before the trainer moved."""
-    ratio_T = torch.exp(measured.logp_T - packed.behavior_T)
-    gap_T = (measured.logp_T - packed.behavior_T).double()
+    gap_T = (measured.logp_T - packed.behavior_T)[packed.sampled_T]
+    ratio_T, gap_T = torch.exp(gap_T), gap_T.double()
     beside = {} if measured.mixed_T is None else {"pretraining_logp": measured.mixed_T}
     return Update(
         batch=batch, index=moved.index, tensors=ledger.put(blob({"logp": measured.logp_T, "entropy": measured.entropy_T,

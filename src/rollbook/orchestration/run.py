@@ -19,9 +19,7 @@ from rollbook.ledger import Ledger, environment_manifest
 from rollbook.ledger.manifest import without_home
 from rollbook.models.load import Policy, load_policy, news
 from rollbook.models.runtime import prepare
-from rollbook.objectives.errors import ObjectiveError
-from rollbook.objectives.settings import from_settings
-from rollbook.orchestration.engines import check_engine, engine_of
+from rollbook.orchestration.engines import engine_of
 from rollbook.orchestration.environment_proof import prove_environment
 from rollbook.orchestration.judges import default_judging
 from rollbook.orchestration.proof import prove
@@ -30,6 +28,7 @@ from rollbook.orchestration.reuse import Reuse, reusable, take_over
 from rollbook.orchestration.session import Progress, Session
 from rollbook.orchestration.stages import run_stage, steps_of
 from rollbook.orchestration.state import StepState, drop_state, read_state, restore
+from rollbook.orchestration.supported import check_supported
 from rollbook.orchestration.surroundings import environment_tasks, surroundings
 from rollbook.records import (
     Diverged,
@@ -47,9 +46,7 @@ from rollbook.records import (
 from rollbook.records.graph import START, order
 from rollbook.records.recipe import (
     Fsdp2,
-    PolicyGradient,
     Pretrained,
-    SamplingSettings,
     Settings,
 )
 from rollbook.tasks import Acquired, Likeness, Side, Split, acquire, decontaminate, shares, split
@@ -69,7 +66,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     if until is not None and until not in recipe.settings.stages:
         raise RecipeError("the recipe has no stage to stop after by this name", got=until,
                           fix=f"one of {', '.join(recipe.settings.stages)}")
-    _check_supported(recipe.settings)
+    check_supported(recipe.settings)
     dtype = prepare(recipe.settings.run)
     progress.note("loading the model")
     policy = _loaded(recipe.settings, progress)
@@ -253,48 +250,6 @@ def _without_home(recipe: ResolvedRecipe) -> ResolvedRecipe:
     if not isinstance(model, Pretrained):
         return recipe
     return replace(recipe, settings=replace(recipe.settings, model=replace(model, path=without_home(model.path))))
-
-
-def _check_supported(settings: Settings) -> None:
-    """Refuses what the recipe may say and this runtime does not do, instead of ignoring it."""
-    check_engine(settings)
-    for name, stage in settings.stages.items():
-        if isinstance(stage, PolicyGradient):
-            _check_objective(name, stage)
-        if isinstance(stage, PolicyGradient) and (around := settings.environment) and (
-                around.reasoning != "keep" or around.compaction != "none"):
-            raise RecipeError(f"stages.{name} cannot train attempts of several contexts yet",
-                              got=f"environment.reasoning {around.reasoning}, environment.compaction {around.compaction}",
-                              why="the learner's batch holds one context of an attempt, the others would be left out unseen",
-                              fix="--set environment.reasoning=keep --set environment.compaction=none "
-                                  "--set environment.compact_at=0; evaluation does all of them")
-        if isinstance(stage, PolicyGradient) and (stage.max_policy_age != 0) != (stage.asynchrony is not None):
-            raise RecipeError(f"stages.{name}.asynchrony and a max_policy_age above 0 come together",
-                              got=f"max_policy_age {stage.max_policy_age}, asynchrony {stage.asynchrony}",
-                              why="where sampling and training alternate no token is older than the policy it trains; where they "
-                                  "do not, none can be of age 0",
-                              fix=f"--set stages.{name}.max_policy_age=0, or say how: stages.{name}.asynchrony")
-        if isinstance(stage, PolicyGradient) and stage.routing == "replayed" and not getattr(settings.model, "experts", 1):
-            raise RecipeError(f"stages.{name}.routing = replayed needs a model with experts", got="model.experts 0",
-                              why="a dense model has no routes", fix=f"--set stages.{name}.routing=free")
-        if isinstance(stage, PolicyGradient) and _restricted(stage.sampling):
-            raise RecipeError(f"stages.{name}.sampling must draw from all ids to be trained on", got=str(stage.sampling),
-                              why="the engine's log-probs would be over the kept ids, the trainer's over all: every ratio biased",
-                              fix=f"--set stages.{name}.sampling.top_p=1 --set stages.{name}.sampling.top_k=0 "
-                                  f"--set stages.{name}.sampling.min_p=0")
-
-
-def _check_objective(name: str, stage: PolicyGradient) -> None:
-    """Refuses settings that are none of the objective's, before any stage has computed for hours."""
-    try:
-        from_settings(dict(stage.objective))
-    except ObjectiveError as error:
-        raise RecipeError(f"stages.{name}.objective: {error.what}", got=error.got, why=error.why, fix=error.fix) from error
-
-
-def _restricted(sampling: SamplingSettings) -> bool:
-    """Whether tokens are drawn from a part of the vocabulary, or not drawn at all."""
-    return sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0 or sampling.temperature == 0.0
 
 
 def _check_context(settings: Settings, policy: Policy, sides: Split) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rollbook.experience.admission import Admission, AdmissionRule, AdmittedGroup, admit, group
-from rollbook.experience.batches import Packed, credited, minibatches, pack, with_token_credit
+from rollbook.experience.batches import Packed, as_if_written, credited, minibatches, pack, with_token_credit
 from rollbook.experience.mixing import mixed
 from rollbook.experience.token_credit import per_token
 from rollbook.ledger import Ledger, close_census
@@ -53,6 +53,7 @@ class StepSettings:
     max_batch_tokens: int
     max_length: int
     misfit_penalty: float = 0.0
+    observation_loss: bool = False
     fresh_optimizer: bool = False
 
 
@@ -117,8 +118,7 @@ def step(run: PolicyRun, source: Source, policy: PolicyVersion, number: int) -> 
     parts = minibatches(gathered.admission.groups, run.settings.minibatches)             # cut between groups
     updated: list[Updated] = []
     trained = time.monotonic()
-    packed = [pack(part, credit, run.objective, max_tokens=run.settings.max_batch_tokens, max_length=run.settings.max_length)
-              for part, credit in zip(parts, credits_of(run, parts, scope), strict=True)]
+    packed = packed_of(run, parts, credits_of(run, parts, scope))
     scored = [run.learner.score(one, run.objective, next_up=not place)  # anchor, reference: only what is read, before any update
               for place, one in enumerate(packed)]
     if scored and per_token(run.objective.credit):
@@ -144,6 +144,13 @@ def step(run: PolicyRun, source: Source, policy: PolicyVersion, number: int) -> 
                         observed={k: v for k, v in metrics.items() if k.startswith(OBSERVED_METRICS)})
     run.ledger.append(report)
     return version, report
+
+
+def packed_of(run: PolicyRun, parts: Sequence[Sequence[AdmittedGroup]], credits: Sequence[Credit]) -> list[Packed]:
+    """The batch of every minibatch, of the policy's own tokens unless the stage trains on observations too."""
+    learnt = [as_if_written(part) for part in parts] if run.settings.observation_loss else parts
+    return [pack(part, credit, run.objective, max_tokens=run.settings.max_batch_tokens, max_length=run.settings.max_length)
+            for part, credit in zip(learnt, credits, strict=True)]
 
 
 def credits_of(run: PolicyRun, parts: Sequence[Sequence[AdmittedGroup]], scope: str) -> tuple[Credit, ...]:

@@ -14,6 +14,8 @@ from rollbook.records.episode import Episode, PartKind
 from rollbook.records.errors import RecordError
 from rollbook.records.tasks import Owner, TaskId
 
+UNSAMPLED = -1          # stands for the version of tokens that no policy sampled, where a batch trains on them all the same
+
 TraceId = NewType("TraceId", str)
 AttemptId = NewType("AttemptId", str)
 # The last row is of episodes with an environment: it ended them, or a budget of theirs did; "end_of_turn" is then the answer.
@@ -196,6 +198,15 @@ class Trace:
     @property
     def token_ids(self) -> tuple[int, ...]:
         return tuple(token for segment in self.segments for token in segment.token_ids)
+
+    def as_if_written(self) -> Trace:
+        """The trajectory as if the policy had written all that follows the prompt: what others said has log-prob 0 (it was
+        certain) and the version `UNSAMPLED`. For `PolicyGradient.observation_loss` alone; its id is another.
+        """
+        rest = (segment if segment.owner == "policy" else
+                Segment(owner="policy", token_ids=segment.token_ids, logps=(0.0,) * len(segment.token_ids), version=UNSAMPLED)
+                for segment in self.segments[1:])
+        return replace(self, segments=(self.segments[0], *rest))
 
     def misfit_tokens(self) -> tuple[int, ...]:
         """Places, among the trajectory's action tokens, of those that stand in calls that could not be made."""

@@ -151,6 +151,7 @@ class PolicyGradient:
     With `ema` a moving average of the weights over optimizer steps is kept, of this decay, and the stage ends with it.
     `optimizer_reset`: whether the moments of the policy's optimizer last for the stage, or are forgotten whenever weights were
     published (Kimi k1.5, GLM-5); the learning rate's schedule counts on either way, and a critic's optimizer is its own.
+    `observation_loss` trains on what tools and users wrote as if the policy had: a fault, there to be measured.
     """
 
     policy: str
@@ -181,6 +182,7 @@ class PolicyGradient:
     pretraining: Pretraining | None = field(default=None, metadata=SPARSE)
     ema: float | None = field(default=None, metadata=SPARSE)
     optimizer_reset: Literal["never", "publication"] = field(default="never", metadata=SPARSE)
+    observation_loss: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from rollbook.audit.index import RunIndex
 from rollbook.audit.token_advantages import token_credit
 from rollbook.records import AuditRow, Credit, Scored, StepReport, Trace, Verdict
 from rollbook.records.recipe import PolicyGradient
+from rollbook.records.rollout import UNSAMPLED
 
 TENSORS = ("token_ids", "seq", "group", "length", "advantage")
 CLOSE = 1e-9            # relative: rewards and advantages are recorded in double precision
@@ -42,7 +43,7 @@ class CreditDetector(Detector):
         super().__init__()
         self.step_name = ""
         self.parts: list[Part] = []
-        self.unseen = 0
+        self.unseen = self.observed = 0
         self.unknown: Counter[str] = Counter()
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
@@ -85,6 +86,9 @@ class CreditDetector(Detector):
 
     def finish(self, run: RunIndex) -> None:
         self._recompute()
+        if self.observed:
+            self.note(f"{self.observed} of the trained tokens are observations that no policy wrote, as the recipe asks "
+                      "(observation_loss)")
         if self.unseen:
             self.note(f"{self.unseen} sequences were trained whose trajectories no earlier table of the run holds")
         if self.unknown:
@@ -128,7 +132,7 @@ class CreditDetector(Detector):
         totals = tuple(verdict.vector.total for _, verdict in known if isinstance(verdict, Scored))
         if credit.per != "token" and len(totals) == len(known):         # of an unscored attempt nothing follows: it has failed
             self.parts.append(Part(where, credit, rule, totals, tuple(trace.group for trace, _ in known)))
-        return [trace for trace, _ in known]
+        return [run.learnt(credit.scope, trace) for trace, _ in known]
 
     def _rewards(self, where: str, credit: Credit, known: Sequence[tuple[Trace, Verdict | None]]) -> None:
         """Reward and group of each sequence against its trajectory's own."""
@@ -147,6 +151,7 @@ class CreditDetector(Detector):
         given, where = step.given, step.batch_id
         lengths = np.array([trace.action_count for trace in traces], dtype=np.int64)
         own = [segment.token_ids for trace in traces for segment in trace.policy_segments]
+        self.observed += sum(len(s.token_ids) for trace in traces for s in trace.policy_segments if s.version == UNSAMPLED)
         tokens = np.array([token for ids in own for token in ids], dtype=np.int64)
         if not np.array_equal(given["length"], lengths):
             self.fail(where, f"the batch of {step.batch.scope} holds {int(given['length'].sum())} action tokens, its "

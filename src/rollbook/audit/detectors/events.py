@@ -71,7 +71,7 @@ class EventsDetector(Detector):
         if absent := [name for name in PACKED if name not in step.given]:
             self.fail(step.batch_id, f"its tensors lack {', '.join(absent)}", "store the batch as the learner used it")
             return
-        traces = [None if one is None else one[0] for one in held]
+        traces = [None if one is None else run.learnt(step.batch.scope, one[0]) for one in held]
         for problem in packed_otherwise(traces, step.batch.traces, step.given):
             self.fail(step.batch_id, problem, KEEP)
             break

@@ -108,15 +108,16 @@ class PublicationDetector(Detector):
         pending.after = step.update.weights_after
         self._behavior(run, step)
         version_T = step.given.get("version")
-        if version_T is None or not version_T.size:
+        if version_T is None or not step.sampled_T.any():
             return
-        current = self._current(run, stage)
-        if current is not None and step.batch.max_age != current.index - int(version_T.min()):
+        current, oldest = self._current(run, stage), int(version_T[step.sampled_T].min())
+        if current is not None and step.batch.max_age != current.index - oldest:
             self.fail(step.batch_id, f"max_age {step.batch.max_age} is stated, the oldest token is of version "
-                      f"{int(version_T.min())} and the policy of version "
+                      f"{oldest} and the policy of version "
                       f"{current.index}", "count age in publications from the policy that is trained")
         found = [run.recent.get(trace) for trace in step.batch.traces]
-        own = [(s.version or 0, len(s.token_ids)) for pair in found if pair is not None for s in pair[0].policy_segments]
+        own = [(s.version or 0, len(s.token_ids)) for pair in found if pair is not None
+               for s in run.learnt(step.batch.scope, pair[0]).policy_segments]
         if all(pair is not None for pair in found) and not np.array_equal(np.repeat([v for v, _ in own], [n for _, n in own]),
                                                                           version_T):
             self.fail(step.batch_id, f"the versions of the tokens of {step.batch.scope} are not those of the trajectories",

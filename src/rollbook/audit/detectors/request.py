@@ -16,6 +16,7 @@ from rollbook.ledger.kinds import TraceTable
 from rollbook.records import Comparison, Dispatch, EvalReport, PolicyVersion, ProtocolBundle, SamplingEnvelope, Task, Trace
 from rollbook.records.codec import canonical, digest
 from rollbook.records.recipe import PolicyGradient, Stage
+from rollbook.records.rollout import UNSAMPLED
 
 BUNDLED = ("temperature", "top_p", "max_tokens", "template")       # what a protocol and an envelope both say
 SAMPLING = ("temperature", "top_p", "top_k", "min_p")
@@ -117,12 +118,13 @@ class RequestDetector(Detector):
     def step(self, run: RunIndex, step: StoredStep) -> None:
         """Tokens drawn colder than they are said to be are less surprising than their distribution's entropy."""
         behavior_T, entropy_T = step.given.get("behavior"), step.found.get("entropy")
-        made_by = {int(version) for version in np.unique(step.given.get("version", ()))}
+        made_by = {int(version) for version in np.unique(step.given.get("version", ()))} - {UNSAMPLED}
         sampled = {run.versions[version].weights for version in made_by if version in run.versions}
         if (behavior_T is None or entropy_T is None or behavior_T.shape != entropy_T.shape or not behavior_T.size
                 or sampled != {step.update.weights_before} or not self._whole(run, step)):
             return
-        surplus_T = -behavior_T.astype(np.float64) - entropy_T.astype(np.float64)
+        entropy_T = entropy_T[step.sampled_T]
+        surplus_T = -behavior_T.astype(np.float64)[step.sampled_T] - entropy_T.astype(np.float64)
         mean, entropy = float(surplus_T.mean()), float(entropy_T.mean())
         spread = float(np.sqrt((surplus_T**2).sum())) or 1.0
         score = float(surplus_T.sum()) / spread

@@ -270,7 +270,7 @@ class UpdateDetector(Detector):
     def _trajectories(self, run: RunIndex, step: StoredStep) -> np.ndarray | None:
         """Behavior log-probs and correctness against the trajectories; which sequences an overlong filter drops."""
         found = [run.recent.get(trace) for trace in step.batch.traces]
-        known = [pair for pair in found if pair is not None]
+        known = [(run.learnt(step.batch.scope, pair[0]), pair[1]) for pair in found if pair is not None]
         if len(known) < len(found):
             return None
         own = np.array([x for trace, _ in known for segment in trace.policy_segments for x in segment.logps or ()],
@@ -324,7 +324,7 @@ class UpdateDetector(Detector):
     def _summary(self, step: StoredStep, state: StageState) -> None:
         """The numbers of the record against the tensors it names."""
         update, logp_T = step.update, step.found["logp"].astype(np.float64)
-        gap_T = logp_T - step.given["behavior"].astype(np.float64)
+        gap_T = (logp_T - step.given["behavior"].astype(np.float64))[step.sampled_T]
         if not gap_T.size:
             return
         first = len(state.batches) == 1

@@ -100,7 +100,8 @@ def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: 
                             minibatches=stage.minibatches, max_batch_tokens=stage.max_batch_tokens,
                             max_length=stage.max_tokens or session.settings.tasks.max_tokens,
                             misfit_penalty=around.misfit_penalty if (around := session.settings.environment) else 0.0,
-                            fresh_optimizer=stage.optimizer_reset == "publication")
+                            fresh_optimizer=stage.optimizer_reset == "publication",
+                            observation_loss=stage.observation_loss)
     run = PolicyRun(stage=name, ledger=session.ledger, rollouts=_rollouts(session, stage),
                     judge=judging(session, stage.reward).judge, learner=learner, publisher=session.publisher, objective=objective,
                     admission=admission(stage, objective.credit), settings=settings, tasks=session.tasks,

@@ -1,0 +1,69 @@
+"""What a recipe may say and this runtime does not do: refused before a run begins, instead of ignored."""
+
+from __future__ import annotations
+
+from rollbook.experience.token_credit import per_token
+from rollbook.objectives import all_reads
+from rollbook.objectives.errors import ObjectiveError
+from rollbook.objectives.settings import from_settings
+from rollbook.orchestration.engines import check_engine
+from rollbook.records import RecipeError
+from rollbook.records.recipe import PolicyGradient, SamplingSettings, Settings
+
+
+def check_supported(settings: Settings) -> None:
+    """Refuses what the recipe may say and this runtime does not do, instead of ignoring it."""
+    check_engine(settings)
+    for name, stage in settings.stages.items():
+        if isinstance(stage, PolicyGradient):
+            _check_objective(name, stage)
+            _check_observation_loss(name, stage, settings)
+        if isinstance(stage, PolicyGradient) and (around := settings.environment) and (
+                around.reasoning != "keep" or around.compaction != "none"):
+            raise RecipeError(f"stages.{name} cannot train attempts of several contexts yet",
+                              got=f"environment.reasoning {around.reasoning}, environment.compaction {around.compaction}",
+                              why="the learner's batch holds one context of an attempt, the others would be left out unseen",
+                              fix="--set environment.reasoning=keep --set environment.compaction=none "
+                                  "--set environment.compact_at=0; evaluation does all of them")
+        if isinstance(stage, PolicyGradient) and (stage.max_policy_age != 0) != (stage.asynchrony is not None):
+            raise RecipeError(f"stages.{name}.asynchrony and a max_policy_age above 0 come together",
+                              got=f"max_policy_age {stage.max_policy_age}, asynchrony {stage.asynchrony}",
+                              why="where sampling and training alternate no token is older than the policy it trains; where they "
+                                  "do not, none can be of age 0",
+                              fix=f"--set stages.{name}.max_policy_age=0, or say how: stages.{name}.asynchrony")
+        if isinstance(stage, PolicyGradient) and stage.routing == "replayed" and not getattr(settings.model, "experts", 1):
+            raise RecipeError(f"stages.{name}.routing = replayed needs a model with experts", got="model.experts 0",
+                              why="a dense model has no routes", fix=f"--set stages.{name}.routing=free")
+        if isinstance(stage, PolicyGradient) and _restricted(stage.sampling):
+            raise RecipeError(f"stages.{name}.sampling must draw from all ids to be trained on", got=str(stage.sampling),
+                              why="the engine's log-probs would be over the kept ids, the trainer's over all: every ratio biased",
+                              fix=f"--set stages.{name}.sampling.top_p=1 --set stages.{name}.sampling.top_k=0 "
+                                  f"--set stages.{name}.sampling.min_p=0")
+
+
+def _check_objective(name: str, stage: PolicyGradient) -> None:
+    """Refuses settings that are none of the objective's, before any stage has computed for hours."""
+    try:
+        from_settings(dict(stage.objective))
+    except ObjectiveError as error:
+        raise RecipeError(f"stages.{name}.objective: {error.what}", got=error.got, why=error.why, fix=error.fix) from error
+
+
+def _check_observation_loss(name: str, stage: PolicyGradient, settings: Settings) -> None:
+    """Refuses to train on observations where a number would be needed that they do not have."""
+    if not stage.observation_loss:
+        return
+    objective, around = from_settings(dict(stage.objective)), settings.environment
+    reasons = {"no environment": around is None, "credit per token": per_token(objective.credit), "a critic": stage.critic,
+               "an objective that reads the engine's log-probs": "behavior_T" in all_reads(objective),
+               "environment.misfit_penalty": around is not None and around.misfit_penalty > 0.0}
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        raise RecipeError(f"stages.{name}.observation_loss cannot go with: {'; '.join(found)}", got="observation_loss true",
+                          why="no engine sampled the observations: they have no behavior log-prob and no place in a call",
+                          fix=f"--set stages.{name}.observation_loss=false, which is what every published recipe does")
+
+
+def _restricted(sampling: SamplingSettings) -> bool:
+    """Whether tokens are drawn from a part of the vocabulary, or not drawn at all."""
+    return sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0 or sampling.temperature == 0.0
