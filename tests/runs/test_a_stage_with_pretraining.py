@@ -8,13 +8,15 @@ from small_stages import ADAM, SAMPLED, SFT, outcome, pipeline, run, run_in_piec
 
 from rollbook.audit import mixing, stored
 from rollbook.audit.detector import StoredStep
+from rollbook.audit.index import RunIndex
+from rollbook.audit.module_steps import ModuleSteps
 from rollbook.audit.passage import audit_run
 from rollbook.audit.replay import replay_run
 from rollbook.ledger import Ledger
 from rollbook.models.load import load_policy
 from rollbook.models.weights import read_tensors
 from rollbook.recipes import problems, validate
-from rollbook.records import Batch, Merged, PolicyVersion, RecipeError, StageEnd, Update, content_id
+from rollbook.records import Batch, Merged, PolicyVersion, RecipeError, ResolvedRecipe, StageEnd, Update, content_id
 from rollbook.records import recipe as r
 from rollbook.training.averaging import Average
 
@@ -64,12 +66,24 @@ def test_the_audit_finds_a_pretraining_loss_that_is_not_that_of_its_tensors(whol
     step = StoredStep(batch_id=batch.id, batch=batch, given=given, found=found, credit_id=None, credit=None,
                       update_id=update.id, update=update)
     spec = next(one for one in batch.terms if one.name == "ptx")
-    assert not list(mixing.faults(step, spec, PTX))
+    due = batch.pretraining
+    assert not list(mixing.faults(step, spec, due)) and not list(mixing.faults(step, spec, None))
     other = dataclasses.replace(step, update=dataclasses.replace(update, loss={**update.loss, "ptx": update.loss["ptx"] * 0.9}))
     heavier = dataclasses.replace(step, given={**given, "pretraining_weight": given["pretraining_weight"] * 2})
-    fewer = dataclasses.replace(PTX, pretraining=dataclasses.replace(PTX.pretraining, batch=6))
-    assert [len(list(mixing.faults(*one))) > 0 for one in ((other, spec, PTX), (heavier, spec, PTX), (step, spec, fewer))] == [
-        True, True, True]
+    more = (*due, due[0])
+    assert all(list(mixing.faults(*one)) for one in ((other, spec, due), (heavier, spec, due), (step, spec, more),
+                                                     (step, spec, due[::-1])))
+
+
+def test_the_audit_knows_which_demonstrations_are_due_beside_every_optimizer_step(whole):
+    with Ledger.open(whole, write=False) as ledger:
+        index, steps = RunIndex(ledger), ModuleSteps()
+        index.take("", next(ledger.records(ResolvedRecipe)))
+        steps.demonstrated["sft"] = [content_id(one) for event in ledger.events("RecordTable")
+                                     if event.body["name"] == "sft/demonstrations" for one in ledger.table_records(event)]
+        batches = list(ledger.records(Batch))
+        assert [steps.beside(index, one) for one in batches] == [list(one.pretraining) for one in batches]
+        assert steps.beside(index, dataclasses.replace(batches[0], scope="rl/000002/1")) != list(batches[0].pretraining)
 
 
 def test_the_stage_ends_with_the_moving_average_of_its_weights(whole):

@@ -11,6 +11,7 @@ import numpy as np
 
 from rollbook.audit.detector import Row
 from rollbook.audit.index import RunIndex
+from rollbook.audit.taught import Taught
 from rollbook.records import Candidate, Curation, Demonstration, Ranking, Revised, Scored, StageEnd, digest
 from rollbook.records.codec import canonical, encode
 from rollbook.records.recipe import Comparisons, Feedback, Oracle, RejectionSampling, Revise
@@ -50,10 +51,12 @@ class Curations:
     shown: Counter[str] = field(default_factory=Counter)                # stage -> its demonstrations so far
     ranks: dict[str, list[tuple[str, bool]]] = field(default_factory=dict)     # stage -> task and heldout of its rankings
     finals: dict[str, set[tuple[str, str]]] = field(default_factory=dict)      # stage -> task and text of its last revisions
+    taught: Taught = field(default_factory=Taught)
     checked: int = 0
 
     def row(self, run: RunIndex, row: Row) -> None:
         """Notes an answer of such a stage."""
+        self.taught.row(run, row)
         stage = run.recipe.settings.stages.get(run.table or "") if run.recipe is not None else None
         if isinstance(stage, (RejectionSampling, Comparisons, Revise)):
             verdict, trace = row.verdict, row.trace
@@ -110,8 +113,9 @@ class Curations:
         self.finals.setdefault(record.stage, set()).add((record.task, record.final))
 
     def demonstrated(self, run: RunIndex, record: Demonstration) -> Iterator[Fault]:
-        """Whether a demonstration of such a stage is the answer kept in its place, token by token, or a last revision."""
+        """Whether a demonstration of such a stage is the answer kept in its place by its tokens, a last revision, or a lesson."""
         name = (run.table or "").partition("/")[0]
+        yield from self.taught.demonstrated(run, name, record)
         stage = run.recipe.settings.stages.get(name) if run.recipe is not None else None
         if isinstance(stage, Revise) and (record.task, record.messages[-1].content) not in self.finals.get(name, set()):
             yield f"it is not what the last revision of its task by {name} left", REVISED
@@ -160,6 +164,7 @@ class Curations:
     def over(self, run: RunIndex, end: StageEnd) -> Iterator[Fault]:
         """Whether everything that was kept is demonstrated, and every prompt is ranked and the recipe's share kept apart."""
         stage = run.recipe.settings.stages.get(end.stage) if run.recipe is not None else None
+        yield from self.taught.over(run, end.stage)
         answers, ranks = self.answers.pop(end.stage, {}), self.ranks.pop(end.stage, [])
         kept, shown = self.kept.pop(end.stage, None), self.shown.pop(end.stage, 0)
         if isinstance(stage, RejectionSampling) and (kept is None or len(kept) != shown):

@@ -106,6 +106,22 @@ class ModuleSteps:
             fail(identity, f"{where} was taken on {len(update.elements)} elements that are not the {len(due)} that are due "
                  f"({len(left)} left out, {len(strange)} not due)", "train on the recipe's data, in the order of its seed")
 
+    def beside(self, run: RunIndex, batch: Batch) -> list[str] | None:
+        """The demonstrations that are due beside a policy batch; None where the recipe has none for it."""
+        name, _, place = batch.scope.partition("/")
+        stage = run.recipe.settings.stages.get(name) if run.recipe is not None else None
+        if run.recipe is None or not isinstance(stage, PolicyGradient) or stage.pretraining is None:
+            return None
+        given, (step, _, part) = stage.pretraining, place.partition("/")
+        if not (step.isdigit() and part.isdigit()):
+            return []
+        if name not in self.order:
+            pools = {source: self.demonstrated.get(source, ()) for source in given.data}
+            self.order[name] = due_order(pools, given.data, stage.steps * stage.minibatches * given.batch,
+                                         run.recipe.settings.run.seed)
+        at = ((int(step) - 1) * stage.minibatches + int(part)) * given.batch
+        return self.order[name][at:at + given.batch]
+
     def _hard(self, run: RunIndex, update: ModuleUpdate, stage: Distill) -> list[str]:
         """The hard targets that are due at a step of a distillation."""
         if stage.hard is None or run.recipe is None:

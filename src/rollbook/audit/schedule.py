@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from rollbook.audit.index import RunIndex
 from rollbook.audit.plan import Order
 from rollbook.records import Dispatch, Selection, StageEnd
-from rollbook.records.recipe import Comparisons, Distill, PassRate, PolicyGradient, RejectionSampling, Revise, Stage
+from rollbook.records.graph import family_of
+from rollbook.records.recipe import Comparisons, Distill, Lessons, PassRate, PolicyGradient, RejectionSampling, Revise, Stage
 
 Fault = tuple[str, str, str]        # record, evidence, remedy
 ORDER = "issue tasks in the order that recipe and seed give, every one of them"
@@ -121,8 +122,8 @@ class Schedule:
                    f"the recipe goes on to {stage.groups} groups or {stage.max_waves} waves")
 
     def _candidates(self, run: RunIndex, identity: str, record: Dispatch, asked: Once) -> Iterator[Fault]:
-        pool = _pool(run, asked.source)
-        due = Order(pool, _seed(run)).take(0, min(asked.tasks, len(pool)))
+        held = pool(run, asked.source)
+        due = Order(held, _seed(run)).take(0, min(asked.tasks, len(held)))
         if list(record.tasks) != due:
             yield (identity, f"{record.scope} was issued {len(record.tasks)} tasks: {_apart(record.tasks, due)}", ORDER)
         if record.samples != asked.samples:
@@ -133,7 +134,7 @@ class Schedule:
         name, step, wave = record.scope.split("/")
         state = self.stages.get(name)
         if state is None:
-            state = self.stages[name] = Issuing(Order(_pool(run, stage.tasks), _seed(run)))
+            state = self.stages[name] = Issuing(Order(pool(run, stage.tasks), _seed(run)))
         due = (state.step, state.waves) if step == f"{state.step:06d}" else (state.step + 1, 0)
         if (step, wave) != (f"{due[0]:06d}", f"{due[1]}"):
             yield (identity, f"{record.scope} was issued where step {due[0]}, wave {due[1]} is due", ORDER)
@@ -153,7 +154,7 @@ class Schedule:
         name = record.scope.partition("/")[0]
         state = self.flowing.get(name)
         if state is None:
-            state = self.flowing[name] = Flowing(Order(_pool(run, stage.tasks), _seed(run)))
+            state = self.flowing[name] = Flowing(Order(pool(run, stage.tasks), _seed(run)))
         if record.scope != f"{name}/g/{state.groups:06d}":
             yield (identity, f"{record.scope} was issued where group {state.groups} is due", ORDER)
         state.groups += 1
@@ -175,7 +176,7 @@ class Schedule:
         name, step = record.scope.split("/")
         state = self.stages.get(name)
         if state is None:
-            state = self.stages[name] = Issuing(Order(_pool(run, stage.tasks), _seed(run)))
+            state = self.stages[name] = Issuing(Order(pool(run, stage.tasks), _seed(run)))
         state.step += 1
         due = state.order.take(state.place, stage.prompts)
         state.place += stage.prompts
@@ -195,21 +196,25 @@ def sampled_once(stage: Stage) -> Once | None:
     """What a stage that samples in one go asks for; None for the other kinds."""
     match stage:
         case PassRate():
-            return Once("train", stage.candidates, stage.samples)
+            return Once(stage.tasks, stage.candidates, stage.samples)
         case RejectionSampling():
             return Once(stage.tasks, stage.prompts, stage.samples)
         case Revise():
             return Once(stage.tasks, stage.prompts, 1)
+        case Lessons():
+            return Once(stage.tasks, stage.prompts, 2)
         case Comparisons():
             return Once(stage.tasks, stage.prompts, stage.per_task)
         case _:
             return None
 
 
-def _pool(run: RunIndex, source: str) -> tuple[str, ...]:
-    """The training tasks, or those that the stage `source` selected, in the order of the training side."""
+def pool(run: RunIndex, source: str) -> tuple[str, ...]:
+    """The training tasks, those of one family, or those that the stage `source` selected, in the order of the training side."""
     if source == "train":
         return run.train
+    if (family := family_of(source)) is not None:
+        return tuple(task for task in run.train if run.tasks[task].family == family)
     chosen = run.selections.get(source)
     kept = set(chosen.kept) if chosen is not None else set()
     return tuple(task for task in run.train if task in kept)

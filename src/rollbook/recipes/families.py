@@ -12,6 +12,7 @@ from rollbook.records.recipe import (
     Comparisons,
     Distill,
     Feedback,
+    Lessons,
     Merge,
     Preference,
     Principle,
@@ -22,7 +23,7 @@ from rollbook.records.recipe import (
 )
 
 MEASURES = ("accuracy", "format", "tokens")
-Kinds = RejectionSampling | Comparisons | RewardModel | Preference | Merge | Distill | Revise
+Kinds = RejectionSampling | Comparisons | RewardModel | Preference | Merge | Distill | Revise | Lessons
 
 
 def check(stage: Kinds, path: str, settings: Settings, problems: Problems) -> None:
@@ -32,9 +33,11 @@ def check(stage: Kinds, path: str, settings: Settings, problems: Problems) -> No
             _rejection_sampling(stage, path, settings, problems)
         case Comparisons():
             _comparisons(stage, path, settings, problems)
-        case Revise():
+        case Revise() | Lessons():
             _prompts(stage.prompts, stage.tasks, path, settings, problems)
             _principles(stage.principles, path, problems)
+            if isinstance(stage, Lessons):
+                _lessons(stage, path, settings, problems)
         case RewardModel():
             _reward_model(stage, path, settings, problems)
         case Preference():
@@ -78,6 +81,13 @@ def _comparisons(stage: Comparisons, path: str, settings: Settings, problems: Pr
     if strange or not any(stage.labeler.rule.values()):
         refuse(problems, f"{path}.labeler.rule must weigh some of {', '.join(MEASURES)}", ", ".join(strange) or "no weight",
                "an oracle knows what the judge and the trace say, and nothing else", f"name one of {', '.join(MEASURES)}")
+
+
+def _lessons(stage: Lessons, path: str, settings: Settings, problems: Problems) -> None:
+    check_exploring(stage.sampling, path, problems)
+    if settings.environment is not None:
+        refuse(problems, f"{path} writes lessons about single answers", settings.environment.name,
+               "an episode in an environment is no answer that a program could revise", f"leave out {path}")
 
 
 def _principles(principles: Mapping[str, Principle], path: str, problems: Problems) -> None:

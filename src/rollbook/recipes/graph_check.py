@@ -12,6 +12,7 @@ from rollbook.records.recipe import (
     Comparisons,
     Distill,
     Evaluate,
+    Lessons,
     Merge,
     PassRate,
     PolicyGradient,
@@ -33,7 +34,7 @@ SOURCES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "pretraining": ((Sft, RejectionSampling, Revise), "demonstrations"),
     "hard": ((Sft, RejectionSampling, Revise), "demonstrations")}
 DATA: Mapping[type, tuple[tuple[type, ...], str]] = {
-    Sft: ((RejectionSampling, Revise), "demonstrations"), RewardModel: RANKINGS, Preference: RANKINGS}
+    Sft: ((RejectionSampling, Revise, Lessons), "demonstrations"), RewardModel: RANKINGS, Preference: RANKINGS}
 
 
 def check(stages: Mapping[str, Stage], problems: Problems) -> None:

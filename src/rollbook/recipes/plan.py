@@ -10,6 +10,7 @@ from rollbook.records.recipe import (
     Comparisons,
     Distill,
     Evaluate,
+    Lessons,
     Merge,
     PassRate,
     PolicyGradient,
@@ -94,6 +95,8 @@ def _counts(settings: Settings, stage: Stage) -> tuple[int, int, int, int, int]:
             return stage.prompts * stage.samples, 0, 0, 0, 1 + (stage.scorer is not None)
         case Comparisons():
             return stage.prompts * stage.per_task, 0, 0, 0, 1
+        case Lessons():
+            return stage.prompts * 2, 0, 0, 0, 1
         case Revise():
             return stage.prompts * (1 + 2 * stage.rounds), 0, 0, 0, 1
         case RewardModel():

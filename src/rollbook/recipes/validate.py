@@ -6,7 +6,15 @@ from typing import Any
 
 from rollbook.recipes import bounds, families, graph_check, objective, policy_checks, rewards
 from rollbook.recipes.problems import Problems
-from rollbook.recipes.stage_checks import check_batch_tokens, check_exploring, check_warmup, refuse, shortest_prompt
+from rollbook.recipes.stage_checks import (
+    check_batch_tokens,
+    check_exploring,
+    check_lora,
+    check_source,
+    check_warmup,
+    refuse,
+    shortest_prompt,
+)
 from rollbook.records import graph
 from rollbook.records.recipe import (
     EnvironmentReward,
@@ -33,6 +41,8 @@ def check(settings: Settings, problems: Problems) -> None:
     graph_check.check(settings.stages, problems)
     for name, stage in settings.stages.items():
         path = f"stages.{name}"
+        check_source(getattr(stage, "tasks", graph.TRAIN), path, settings, problems)
+        check_lora(stage, path, settings, problems)
         match stage:
             case Evaluate():
                 _check_evaluate(stage, path, settings, problems)

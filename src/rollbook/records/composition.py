@@ -16,7 +16,7 @@ from rollbook.records.codec import nearest
 
 Scalar = str | bool | int | float | None
 VERIFIERS = ("math", "exact", "choice", "pattern", "json_schema", "sql", "formats", "instructions", "language_consistency",
-             "code", "code_fraction", "magistral_format", "magistral_code_format")
+             "code", "code_fraction", "magistral_format", "magistral_code_format", "thinking_mode")
 OWN = "own"                             # own:MODULE:FUNCTION is the user's verifying function
 SCORERS = ("model", "judge")            # model:STAGE is the reward model of a stage, judge:NAME a judge of the recipe
 

@@ -12,6 +12,7 @@ from rollbook.records.recipe import (
     Distill,
     Evaluate,
     Feedback,
+    Lessons,
     Merge,
     NamedReward,
     PassRate,
@@ -27,6 +28,7 @@ from rollbook.records.recipe import (
 
 START = "start"
 TRAIN = "train"
+FAMILY = "family:"      # family:NAME are the training tasks of one family
 POLICIES = ("policy", "base", "reference", "merging.base", "labeler.policy")        # fields that name whose policy is meant
 
 
@@ -49,14 +51,16 @@ def inputs(stage: Stage) -> dict[str, str]:
             if stage.hard is not None:
                 named |= _each("hard.data", stage.hard.data)
         case PassRate():
-            named = {"policy": stage.policy}
-        case Sft() | RewardModel():
+            named = {"policy": stage.policy, "tasks": stage.tasks}
+        case Sft():
+            named = {"policy": stage.policy, "tasks": stage.tasks, **_each("data", stage.data)}
+        case RewardModel():
             named = {"policy": stage.policy, **_each("data", stage.data)}
         case Comparisons():
             named = {"policy": stage.policy, "tasks": stage.tasks}
             if isinstance(stage.labeler, Feedback):
                 named["labeler.policy"] = stage.labeler.policy
-        case Revise():
+        case Revise() | Lessons():
             named = {"policy": stage.policy, "tasks": stage.tasks}
         case RejectionSampling():
             named = {"policy": stage.policy, "tasks": stage.tasks, "scorer": stage.scorer}
@@ -67,7 +71,20 @@ def inputs(stage: Stage) -> dict[str, str]:
             named = {**_each("policies", stage.policies), "base": stage.base}
         case _:
             assert_never(stage)
-    return {field: name for field, name in named.items() if name is not None and name != own(field)}
+    return {field: name for field, name in named.items() if name is not None and not _no_stage(field, name)}
+
+
+def _no_stage(field: str, name: str) -> bool:
+    """Whether a field names what is there before any stage: the initial policy, the training tasks or a family of them."""
+    return name == own(field) or (field == "tasks" and family_of(name) is not None)
+
+
+def family_of(source: str) -> str | None:
+    """The family whose training tasks a source of tasks names; None for all of them and for a stage's selection.
+
+    Example: family_of("family:three_terms") == "three_terms"
+    """
+    return source.removeprefix(FAMILY) if source.startswith(FAMILY) else None
 
 
 def _each(field: str, names: Iterable[str]) -> dict[str, str | None]:

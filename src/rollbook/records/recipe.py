@@ -10,6 +10,7 @@ from rollbook.records.codec import SPARSE
 from rollbook.records.composition import ComposedReward
 from rollbook.records.episode import Dialect, Reasoning
 from rollbook.records.errors import RecipeError
+from rollbook.records.optimizers import Lora, Muon, OptimizerSettings
 from rollbook.records.ready_made import NamedReward
 from rollbook.records.stages import (
     Comparisons,
@@ -19,12 +20,11 @@ from rollbook.records.stages import (
     Evaluate,
     Feedback,
     HardTargets,
+    Lessons,
     Llama3Dpo,
     Merge,
     Merging,
-    Muon,
     Nested,
-    OptimizerSettings,
     Oracle,
     PassRate,
     Plain,
@@ -317,7 +317,9 @@ __all__ = [
     "HardTargets",
     "Label",
     "Learner",
+    "Lessons",
     "Llama3Dpo",
+    "Lora",
     "Merge",
     "Merging",
     "Muon",

@@ -9,38 +9,11 @@ from typing import Literal
 from rollbook.records.asynchrony import Asynchrony
 from rollbook.records.codec import SPARSE
 from rollbook.records.curriculum import Curriculum
+from rollbook.records.optimizers import OptimizerSettings
 
 Plain = str | bool | int | float | None
 Inner = Plain | Mapping[str, Plain | Mapping[str, Plain]]       # an objective's credit rule, a rule inside that
 Nested = Inner | Mapping[str, Inner | Mapping[str, Inner]]      # an objective, one in a correction, that beside a bonus
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Muon:
-    """Muon for the matrices of the layers, at its own learning rate and decay; AdamW for embeddings, heads and norms."""
-
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerSettings:
-    """AdamW with linear warm-up over `warmup_steps` optimizer steps, then constant or cosine to zero.
-
-    Parameters whose name one of the patterns `frozen` matches (`*` any characters) never move.
-    """
-
-    learning_rate: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    warmup_steps: int
-    schedule: Literal["constant", "cosine"]
-    max_grad_norm: float
-    frozen: tuple[str, ...] = ()
-    muon: Muon | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +46,11 @@ class Evaluate:
 class Sft:
     """Supervised fine-tuning on reasoning traces, with a share of general chat kept.
 
-    `traces` maps the style of a programmatically written trace to its weight in the mixture, `data` a stage whose demonstrations
-    are learnt from (rejection sampling, critique and revision) to its weight; one of the two is given. `steps` x `batch`
-    demonstrations are shown in all; where `data` holds fewer they are shown again, each pass in an order of its own. The general
-    part is answered by the policy the stage starts from. As `text` (continued pre-training) every demonstration is a document
-    without a chat template, of which all tokens are learnt, the problem's too.
+    `traces` maps the style of a trace that programs write for `tasks` to its weight in the mixture, `data` a stage whose
+    demonstrations are learnt from (rejection sampling, critique and revision) to its weight; with both, all weights are one
+    mixture. `steps` x `batch` demonstrations are shown in all; where `data` holds fewer they are shown again, each pass in an
+    order of its own. The general part is answered by the policy the stage starts from. As `text` (continued pre-training) every
+    demonstration is a document without a chat template, of which all tokens are learnt, the problem's too.
     """
 
     policy: str
@@ -89,11 +62,12 @@ class Sft:
     max_batch_tokens: int
     data: Mapping[str, float] = field(default_factory=dict)
     form: Literal["chat", "text"] = field(default="chat", metadata=SPARSE)
+    tasks: str = field(default="train", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRate:
-    """Keeps training tasks that the policy solves between `low` and `high` times of `samples`, both inclusive."""
+    """Keeps those of `tasks` that the policy solves between `low` and `high` times of `samples`, both inclusive."""
 
     policy: str
     candidates: int
@@ -102,6 +76,7 @@ class PassRate:
     high: int
     sampling: SamplingSettings
     reward: str | None = None
+    tasks: str = field(default="train", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +111,7 @@ class Pretraining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyGradient:
-    """Reinforcement learning of one policy. `tasks` names the stage whose selection is used, or `train`.
+    """Reinforcement learning of one policy. `tasks` names the stage whose selection is used, `train`, or `family:NAME`.
 
     Each step issues waves of `prompts` x `per_task` attempts until `groups` groups are informative or `max_waves` is reached.
     `probe` held-out problems are evaluated every `probe_every` steps (0: never) for the curve in the report. `reward` names one
@@ -243,6 +218,22 @@ class Revise:
     principles: Mapping[str, Principle]
     sampling: SamplingSettings
     max_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons:
+    """Demonstrations that a program writes of criticising, revising and choosing by the `principles`: two answers of `policy` to
+    each of `prompts` tasks, whose verdicts say which is right and which is better. A wrong one is revised to a trace of `style`.
+
+    They teach a model from scratch what larger models are prompted to do; a later `Sft` learns them.
+    """
+
+    policy: str
+    tasks: str
+    prompts: int
+    principles: Mapping[str, Principle]
+    style: str
+    sampling: SamplingSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,4 +381,4 @@ class Distill:
 
 
 Stage = (Evaluate | Sft | PassRate | PolicyGradient | RejectionSampling | Comparisons | RewardModel | Preference | Merge
-         | Distill | Revise)
+         | Distill | Revise | Lessons)

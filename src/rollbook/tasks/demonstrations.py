@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rollbook.records import Task
+from rollbook.records.modes import NO_THINK, control_of, without_control
 from rollbook.tasks.errors import TaskError
 from rollbook.tasks.expressions import parse
 from rollbook.tasks.splits import apportion
 from rollbook.tasks.styles import PRODUCT_STYLES, SUM_STYLES
 
-STYLES = ("direct", "steps", "tens_ones", "columns", "check", "round")
+SILENT = "silent"       # an empty block of thought: the answer to a question that asks for none, and to no other
+STYLES = ("direct", "steps", "tens_ones", "columns", "check", "round", SILENT)
 VERSION = "1"
 SEPARATORS = ("\n", ", ", "; ")
 
@@ -62,6 +64,12 @@ def demonstrations(tasks: Sequence[Task], *, count: int, seed: int, mixture: Map
     return tuple(written)
 
 
+def solution(task: Task, style: str, seed: int) -> str:
+    """A right answer to the task in a style, or in the first one that applies where that has nothing to show."""
+    fits = applicable(task)
+    return write_trace(task, style if style in fits else fits[0], random.Random(f"solution/{seed}/{task.id}"))
+
+
 def document(written: Written) -> str:
     """A problem and how it is solved as plain running text, for continued pre-training."""
     return f"{written.task.prompt[-1].content}\n{written.text}"
@@ -81,7 +89,12 @@ def _draw(task: Task, left: Mapping[str, int], mixture: Mapping[str, float], rng
 def _lines(task: Task, style: str, rng: random.Random) -> list[str] | None:
     if style not in STYLES:
         raise TaskError("unknown style of demonstration", got=repr(style), fix=f"one of {', '.join(STYLES)}")
-    problem = parse(task.prompt[-1].content)
+    asked = task.prompt[-1].content
+    if (style == SILENT) != (control_of(asked) == NO_THINK):
+        return None
+    if style == SILENT:
+        return []
+    problem = parse(without_control(asked))
     if problem.terms is not None and len(problem.terms) > 1:
         return SUM_STYLES[style](problem.terms, rng)
     if problem.factors is not None and style in PRODUCT_STYLES:

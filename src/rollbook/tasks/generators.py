@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from rollbook.records import Budget, Message, RawTask, RollbookError, Task, content_id
 from rollbook.records.codec import nearest
+from rollbook.records.modes import CONTROLS
 from rollbook.records.recipe import Family, TaskSettings
 from rollbook.tasks.errors import TaskError
 from rollbook.tasks.expressions import Expression, numbers, parse
@@ -21,6 +22,7 @@ Generator = Literal["chain_sum", "products", "basic_arithmetic"]
 RejectReason = Literal["operand_out_of_range", "result_out_of_range", "duplicate_question", "reference_disagrees",
                        "unreadable_expression"]
 GENERATORS: tuple[str, ...] = get_args(Generator)
+CONTROL = "control"   # a parameter of every family: the control word that its questions begin with
 BOUNDS = ("min_operand", "max_operand", "min_result", "max_result")
 FORMATTER = "expression/1"
 LICENCE = "Apache-2.0"
@@ -43,15 +45,16 @@ class Acquired:
 
 
 def shares(settings: TaskSettings) -> dict[str, float]:
-    """Each family's share of the mixture; the shares sum to one."""
-    for name, family in settings.families.items():
+    """Each family's share of the mixture, by name: a recorded recipe has no other order. The shares sum to one."""
+    families = dict(sorted(settings.families.items()))
+    for name, family in families.items():
         if not 0 < family.weight < float("inf"):
             raise TaskError(f"tasks.families.{name}.weight must be a finite number above 0", got=str(family.weight),
                             fix="leave the family out instead of giving it no weight")
-    total = sum(family.weight for family in settings.families.values())
+    total = sum(family.weight for family in families.values())
     if not total:
         raise TaskError("tasks.families must name at least one family", got="none")
-    return {name: family.weight / total for name, family in settings.families.items()}
+    return {name: family.weight / total for name, family in families.items()}
 
 
 def acquire(settings: TaskSettings, *, acquired_at: str) -> Acquired:
@@ -87,9 +90,9 @@ def acquire(settings: TaskSettings, *, acquired_at: str) -> Acquired:
     return Acquired(raw=tuple(raw), tasks=tuple(tasks), rejected=dict(rejected), draws=draws)
 
 
-def format_prompt(expression: Expression, system_prompt: str) -> tuple[Message, ...]:
-    """The shortest prompt that keeps every number: `23 + 38 =` after the system prompt, if there is one."""
-    user = Message(role="user", content=f"{expression.text} =", origin="raw")
+def format_prompt(expression: Expression, system_prompt: str, control: str | None = None) -> tuple[Message, ...]:
+    """The shortest prompt that keeps every number: `23 + 38 =` after the system prompt and the control word, where there are."""
+    user = Message(role="user", content=f"{_led(control)}{expression.text} =", origin="raw")
     return (Message(role="system", content=system_prompt, origin="recipe"), user) if system_prompt else (user,)
 
 
@@ -104,20 +107,35 @@ def _contract(name: str, item: Mapping[str, Any], settings: TaskSettings, acquir
     refused = _refused(expression, item["answer"], family.parameters)
     if refused:
         return refused
-    prompt = format_prompt(expression, settings.system_prompt)
+    control = _control(name, family)
+    question = f"{_led(control)}{item['question']}"
+    prompt = format_prompt(expression, settings.system_prompt, control)
     if prompt[-1].content in questions:
         return "duplicate_question"
-    if numbers(prompt[-1].content) != numbers(item["question"]):
+    if numbers(prompt[-1].content) != numbers(question):
         raise TaskError(f"the formatter {FORMATTER} changed the numbers of a question",
-                        got=f"{item['question']!r} -> {prompt[-1].content!r}",
+                        got=f"{question!r} -> {prompt[-1].content!r}",
                         why="the policy would be asked another problem than the reference answers")
     raw = RawTask(source=f"reasoning-gym {_version()} {family.generator}", licence=LICENCE, acquired_at=acquired_at,
-                  content=item["question"], language="en", domain="arithmetic", sensitive=(),
+                  content=question, language="en", domain="arithmetic", sensitive=(),
                   lineage={"generator": family.generator, "seed": str(item["seed"]), "index": str(metadata["source_index"])})
     task = Task(raw=content_id(raw), family=name, prompt=prompt, reference=item["answer"], canonical=expression.canonical,
                 predicate="math.equivalent", initial_state="prompt", tools=(), budget=Budget(max_tokens=settings.max_tokens),
                 termination=("end_of_turn", "length"))
     return raw, task
+
+
+def _led(control: str | None) -> str:
+    return "" if control is None else f"{control} "
+
+
+def _control(name: str, family: Family) -> str | None:
+    """The family's control word, if it has one; TaskError where it is none that this program knows."""
+    found = family.parameters.get(CONTROL)
+    if found is not None and found not in CONTROLS:
+        raise TaskError(f"tasks.families.{name}.parameters.{CONTROL} is no control word", got=repr(found),
+                        fix=f"one of {', '.join(CONTROLS)}")
+    return None if found is None else str(found)
 
 
 def _refused(expression: Expression, answer: str, parameters: Mapping[str, Any]) -> RejectReason | None:
@@ -152,14 +170,14 @@ def _items(name: str, family: Family, seed: int, size: int) -> Iterator[dict[str
 def _dataset(name: str, family: Family, seed: int, size: int) -> Any:
     import reasoning_gym  # a second of imports, needed only when tasks are made
 
-    own = {key: value for key, value in family.parameters.items() if key not in BOUNDS}
+    own = {key: value for key, value in family.parameters.items() if key not in (*BOUNDS, CONTROL)}
     _, config = reasoning_gym.factory.DATASETS[family.generator]
     known = [field.name for field in dataclasses.fields(config) if field.name not in ("seed", "size")]
     for key in own:
         if key not in known:
             raise TaskError(f"unknown key tasks.families.{name}.parameters.{key}", got=repr(key),
                             why=f"neither {family.generator} nor the bounds {', '.join(BOUNDS)} have it",
-                            fix=f"nearest names: {nearest(key, [*known, *BOUNDS])}")
+                            fix=f"nearest names: {nearest(key, [*known, *BOUNDS, CONTROL])}")
     try:
         return reasoning_gym.create_dataset(family.generator, seed=seed, size=size, **own)
     except RollbookError:

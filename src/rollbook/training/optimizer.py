@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from rollbook.models.weights import weight_hash
 from rollbook.records import Diverged, LedgerError, RecipeError
 from rollbook.records.recipe import OptimizerSettings
+from rollbook.training.lora import PREFIX, LowRank, targets
 from rollbook.training.online_merging import MergeRule, OnlineMerging
 
 NO_MATRIX = ("embed_tokens", "lm_head", "head.")       # two-dimensional parameters that Muon is not made for
@@ -63,6 +64,7 @@ class Optimizer:
                                     weight_decay=settings.muon.weight_decay)
             self._parts.append((muon, settings.muon.learning_rate))
         self.merging: OnlineMerging | None = None
+        self.lora: LowRank | None = None
         self.standing: str | None = None            # the hash of the frozen parameters as they were at the beginning
         self.steps = 0
 
@@ -72,24 +74,42 @@ class Optimizer:
 
         `watch`: the frozen ones are hashed now, for `check_standing`; a sharded module is watched by whoever holds it whole.
         """
+        if settings.lora is not None:
+            return cls._of_factors(module, settings, total)
         named = trainable(module, settings.frozen)
         matrices = [p for name, p in named.items() if p.ndim == 2 and not any(part in name for part in NO_MATRIX)]
         made = cls(named.values(), settings, total, matrices=matrices if settings.muon is not None else ())
-        still = standing(module, settings.frozen) if watch else {}
+        still = made._still(module) if watch else {}
         made.standing = weight_hash(still.items()) if still else None
         return made
 
+    @classmethod
+    def _of_factors(cls, module: nn.Module, settings: OptimizerSettings, total: int) -> Self:
+        """The optimizer of low-rank factors alone; every other parameter is watched."""
+        assert settings.lora is not None
+        lora = LowRank(targets(module, settings.lora), settings.lora)
+        made = cls(lora.factors(), settings, total)
+        made.lora = lora
+        made.standing = weight_hash(made._still(module).items())
+        return made
+
+    def _still(self, module: nn.Module) -> dict[str, Tensor]:
+        """The parameters that are not to move, by name."""
+        if self.lora is None:
+            return standing(module, self.settings.frozen)
+        return {name: p.detach() for name, p in module.named_parameters() if name not in self.lora.weights}
+
     def merge(self, named: Mapping[str, nn.Parameter], reference: Mapping[str, Tensor], rule: MergeRule) -> None:
         """From here on every step is merged with `reference` (the Online Merging Optimizer)."""
-        if len(self._parts) != 1:
-            raise RecipeError("online merging works with one inner optimizer", got="AdamW and Muon",
-                              why="each step is merged as a whole", fix="leave out optimizer.muon")
+        if len(self._parts) != 1 or self.lora is not None:
+            raise RecipeError("online merging works with one inner optimizer of the weights", got="Muon or LoRA beside AdamW",
+                              why="each step is merged as a whole", fix="leave out optimizer.muon and optimizer.lora")
         self.merging = OnlineMerging(self._parts[0][0], named, reference, rule)
         self.merging.steps = self.steps
 
     def check_standing(self, module: nn.Module) -> str | None:
         """The hash of the frozen parameters, once it is sure that they did not move; None where all are trained."""
-        still = standing(module, self.settings.frozen)
+        still = self._still(module)
         if not still:
             return None
         now = weight_hash(still.items())
@@ -101,6 +121,8 @@ class Optimizer:
     def zero(self) -> None:
         for part, _ in self._parts:
             part.zero_grad(set_to_none=True)
+        if self.lora is not None:
+            self.lora.zero()
 
     def forget(self) -> None:
         """Begins anew: no moments, and bias corrections from the first step. Warm-up and schedule go on with `steps`."""
@@ -109,6 +131,8 @@ class Optimizer:
 
     def step(self, where: str) -> Stepped:
         """One step; raises `Diverged` and leaves the weights alone when the gradient is not finite."""
+        if self.lora is not None:
+            self.lora.pull()
         norm = _whole(nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm))
         if not math.isfinite(norm):
             raise Diverged(f"the gradient of {where} is not finite", got=f"norm {norm}",
@@ -125,6 +149,8 @@ class Optimizer:
                 part.step()
         if self.merging is not None:
             self.merging.step()
+        if self.lora is not None:
+            self.lora.push()
         return Stepped(grad_norm=norm, clipped=norm > self.settings.max_grad_norm, learning_rate=learning_rate)
 
     def state(self) -> dict[str, Tensor]:
@@ -134,7 +160,7 @@ class Optimizer:
             for part, _ in self._parts:
                 for key, value in part.state.get(parameter, {}).items():
                     named[f"{index}.{key}"] = value
-        return named
+        return named if self.lora is None else named | self.lora.state()
 
     def digest(self) -> str:
         """A hash over the norms of every moment and the step count: equal for equal states, at a hundredth of their bytes.
@@ -150,7 +176,7 @@ class Optimizer:
         self.steps = int(named["steps"])
         held: dict[int, dict[str, Any]] = {}
         for name, value in named.items():
-            if name != "steps":
+            if name != "steps" and not name.startswith(PREFIX):
                 index, key = name.split(".", 1)
                 held.setdefault(int(index), {})[key] = value
         place = {id(parameter): index for index, parameter in enumerate(self.parameters)}
@@ -159,6 +185,8 @@ class Optimizer:
             document = part.state_dict()
             document["state"] = {at: held[place[id(p)]] for at, p in enumerate(own) if place[id(p)] in held}
             part.load_state_dict(document)
+        if self.lora is not None:
+            self.lora.load(named)
         if self.merging is not None:
             self.merging.steps = self.steps
 

@@ -64,7 +64,7 @@ ALLOWED = {  # the table of the architecture
 }
 HOMES = {"transformers": ("models/", "adapters/trl.py"), "trl": "adapters/trl.py", "vllm": "rollouts/engines/vllm.py",
          "ray": "orchestration/runtimes/ray.py", "bm25s": "environments/builtin/index.py",
-         "duckdb": "ledger/query.py", "starlette": ("view/app.py", "serve/app.py"),
+         "duckdb": "ledger/query.py", "peft": "training/lora.py", "starlette": ("view/app.py", "serve/app.py"),
          "uvicorn": ("view/app.py", "serve/running.py"),
          "tensorboard": "report/exports/tensorboard.py", "mlflow": "report/exports/mlflow.py",
          "wandb": "report/exports/wandb.py", "trackio": "report/exports/trackio.py",

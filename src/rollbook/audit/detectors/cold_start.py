@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections import Counter
 from dataclasses import dataclass
 
@@ -10,14 +11,17 @@ import numpy as np
 from safetensors.numpy import load
 
 from rollbook.audit.detector import Detector
+from rollbook.audit.elements import due_order
 from rollbook.audit.index import RunIndex, learns_text
 from rollbook.audit.ownership import NotRendered, Owned, as_text, owned
 from rollbook.audit.plan import excuse
+from rollbook.audit.schedule import pool
 from rollbook.records import Demonstration, SftReport
 from rollbook.records.recipe import Sft
 from rollbook.rewards import format_gate
 from rollbook.rewards.numbers import compare
 from rollbook.tasks import TaskError, demonstrations, document
+from rollbook.tasks.splits import apportion
 
 WRITTEN = 50_000               # demonstrations of a stage, up to which they are written again
 WEIGHT_TOLERANCE = 1e-6        # relative: weights are float32
@@ -50,6 +54,7 @@ class ColdStartDetector(Detector):
         self.general: Counter[str] = Counter()
         self.texts: dict[str, list[tuple[str, int]]] = {}       # stage -> demonstrations of tasks, hash of task and text
         self.shown: dict[str, list[str]] = {}       # stage -> its demonstrations in the order of their table
+        self.order: dict[str, list[str]] = {}       # stage that learns from others -> all that it shows, in order
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         if isinstance(record, Demonstration):
@@ -92,7 +97,7 @@ class ColdStartDetector(Detector):
             self.fail(identity, f"step {report.step} of {report.stage} comes where number {number} is due",
                       "record every supervised step, in turn")
         if stage.data:
-            self._from_stages(identity, report, stage)
+            self._from_stages(run, identity, report, stage)
             return
         due = shown[(number - 1) * stage.batch:number * stage.batch]
         if list(report.demonstrations) != due:
@@ -103,14 +108,26 @@ class ColdStartDetector(Detector):
             self._mixture(run, identity, report.stage, stage)
             self._written(run, report.stage, stage)
 
-    def _from_stages(self, identity: str, report: SftReport, stage: Sft) -> None:
-        """A stage that learns from others shows their demonstrations and its own, as many at a time as the recipe says."""
-        own = {one for source in (report.stage, *stage.data) for one in self.shown.get(source, ())}
-        strange = [one for one in report.demonstrations if one not in own]
-        if strange or len(report.demonstrations) != stage.batch:
-            self.fail(identity, f"step {report.step} of {report.stage} trained {len(report.demonstrations)} demonstrations, the "
-                      f"recipe says {stage.batch}; {len(strange)} of them are of no stage that it learns from",
-                      "train on the recipe's data")
+    def _from_stages(self, run: RunIndex, identity: str, report: SftReport, stage: Sft) -> None:
+        """A stage that learns from others shows its own demonstrations and passes over theirs, in the order of the seed."""
+        if report.stage not in self.order:
+            self.order[report.stage] = self._mixed(run, report.stage, stage)
+            self._written(run, report.stage, stage)
+        due = self.order[report.stage][(report.step - 1) * stage.batch:report.step * stage.batch]
+        if list(report.demonstrations) != due:
+            left, strange = set(due) - set(report.demonstrations), set(report.demonstrations) - set(due)
+            self.fail(identity, f"step {report.step} of {report.stage} trained {len(report.demonstrations)} demonstrations that "
+                      f"are not the {len(due)} that are due ({len(left)} left out, {len(strange)} not due)",
+                      "train on the recipe's data, in the order of its seed")
+
+    def _mixed(self, run: RunIndex, name: str, stage: Sft) -> list[str]:
+        """All that a stage with `data` shows, step after step."""
+        seed = run.recipe.settings.run.seed if run.recipe is not None else 0
+        own, total = self.shown.get(name, []), stage.steps * stage.batch
+        pools = {source: self.shown.get(source, []) for source in stage.data}
+        shown = [*own, *due_order(pools, stage.data, total - len(own), seed)]
+        random.Random(seed).shuffle(shown)
+        return shown
 
     def _mixture(self, run: RunIndex, identity: str, name: str, stage: Sft) -> None:
         """As many demonstrations as the steps take, and the recipe's share of general ones among them."""
@@ -123,8 +140,8 @@ class ColdStartDetector(Detector):
     def _written(self, run: RunIndex, name: str, stage: Sft) -> None:
         """The demonstrations of tasks are those that the recipe's programs write, text for text."""
         recipe = run.recipe
-        count = stage.steps * stage.batch - round(stage.steps * stage.batch * stage.general_share)
-        tasks = [run.tasks[task] for task in run.train]
+        count = by_programs(stage)
+        tasks = [run.tasks[task] for task in pool(run, stage.tasks)]
         if recipe is None or recipe.settings.environment is not None or not tasks or not stage.traces or count > WRITTEN:
             return
         try:
@@ -240,6 +257,14 @@ class ColdStartDetector(Detector):
                       f"{weight[at]:.3g}", "average over the policy's tokens of the whole batch")
             return False
         return True
+
+
+def by_programs(stage: Sft) -> int:
+    """How many demonstrations of a stage programs write: what is not general, or its share of the mixture beside `data`."""
+    rest = stage.steps * stage.batch - round(stage.steps * stage.batch * stage.general_share)
+    if not stage.data:
+        return rest
+    return apportion(rest, {"traces": sum(stage.traces.values()), "data": sum(stage.data.values())})["traces"]
 
 
 def _taken(due: Counter[int], text: int) -> bool:

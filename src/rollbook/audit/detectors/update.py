@@ -261,9 +261,8 @@ class UpdateDetector(Detector):
                 at = int(off_T.argmax())
                 self.fail(step.batch_id, f"token {at} of {batch.scope} weighs {stored_T[at]:.6g} in the term {term.spec.name}, "
                           f"{term.spec.aggregate} gives {found_T[at]:.6g}", "weigh tokens as the named aggregate does")
-        stage = None if run.recipe is None else run.recipe.settings.stages.get(batch.scope.partition("/")[0])
         for spec in (term.spec for term in terms if term.spec.name in ELSEWHERE):
-            for where, what in mixing.faults(step, spec, stage if isinstance(stage, PolicyGradient) else None):
+            for where, what in mixing.faults(step, spec, self.modules.beside(run, batch)):
                 self.fail(where, what, mixing.AS_STATED)
         self._gradient(step, terms, (data, weight_KT))
 

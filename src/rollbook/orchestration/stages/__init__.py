@@ -9,6 +9,7 @@ from rollbook.orchestration.stages import (
     comparisons,
     distill,
     evaluation,
+    lessons,
     merge,
     pass_rate,
     policy_gradient,
@@ -23,6 +24,7 @@ from rollbook.records.recipe import (
     Comparisons,
     Distill,
     Evaluate,
+    Lessons,
     Merge,
     PassRate,
     PolicyGradient,
@@ -52,6 +54,8 @@ def run_stage(session: Session, name: str, stage: Stage, state: StepState | None
             comparisons.run(session, name, stage)
         case Revise():
             revise.run(session, name, stage)
+        case Lessons():
+            lessons.run(session, name, stage)
         case RewardModel():
             reward_model.run(session, name, stage, state)
         case Preference():

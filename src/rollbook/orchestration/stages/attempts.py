@@ -11,7 +11,7 @@ from rollbook.orchestration.judges import judging
 from rollbook.orchestration.session import Session, TaskStream
 from rollbook.orchestration.step import families
 from rollbook.records import PolicyVersion, RecipeError, Task, Trace, Verdict
-from rollbook.records.graph import TRAIN
+from rollbook.records.graph import TRAIN, family_of
 from rollbook.records.recipe import SamplingSettings
 
 
@@ -42,9 +42,11 @@ def attempts(session: Session, asked: Asked) -> list[tuple[Trace, Verdict]]:
 
 
 def pool(session: Session, source: str) -> tuple[Task, ...]:
-    """The training tasks, or those that the stage `source` selected."""
+    """The training tasks, those of one family, or those that the stage `source` selected."""
     if source == TRAIN:
         return session.sides.train
+    if (family := family_of(source)) is not None:
+        return tuple(task for task in session.sides.train if task.family == family)
     kept = set(session.selections[source])
     if not kept:
         raise RecipeError(f"stage {source} selected no task to train on", got="an empty selection",

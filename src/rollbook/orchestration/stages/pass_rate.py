@@ -5,14 +5,13 @@ from __future__ import annotations
 from rollbook.orchestration.session import Session
 from rollbook.orchestration.stages.attempts import Asked, attempts, first
 from rollbook.records import Scored, Selection, Verdict
-from rollbook.records.graph import TRAIN
 from rollbook.records.recipe import PassRate
 from rollbook.tasks import select
 
 
 def run(session: Session, name: str, stage: PassRate) -> None:
     policy = session.take(stage.policy)
-    candidates = first(session, TRAIN, stage.candidates)
+    candidates = first(session, stage.tasks, stage.candidates)
     made = attempts(session, Asked(scope=name, tasks=candidates, samples=stage.samples, sampling=stage.sampling, policy=policy,
                                    reward=stage.reward))
     accuracies: dict[str, list[float | None]] = {task.id: [] for task in candidates}

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 from rollbook.orchestration.recording import sft_tensors
 from rollbook.orchestration.session import Session
+from rollbook.orchestration.stages.attempts import pool
 from rollbook.orchestration.stages.elements import order
 from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state, restore_trained, save_state
 from rollbook.orchestration.surroundings import demonstrations_of
 from rollbook.records import Demonstration, Message, PolicyVersion, Scored, SftReport, Span, Trace, Verdict, content_id
 from rollbook.records.recipe import SamplingSettings, Sft
 from rollbook.tasks import GENERAL_PROMPTS, Written, demonstrations, document
+from rollbook.tasks.splits import apportion
 from rollbook.training.optimizer import Optimizer
 from rollbook.training.sft import sft_update
 
@@ -58,17 +60,16 @@ def run(session: Session, name: str, stage: Sft, state: StepState | None) -> Non
 
 def written(session: Session, name: str, stage: Sft) -> list[Demonstration]:
     """Reasoning traces by a program and general answers by the start policy, shuffled by the run's seed."""
-    total = stage.steps * stage.batch
     general = _general(stage)
     tokenizer = session.policy.tokenizer
     stop = min(tokenizer.stop_ids)
     seed = session.settings.run.seed
     made = []
-    count = total - general if stage.traces else 0
+    count, tasks = by_programs(stage), pool(session, stage.tasks)
     if session.around is not None and count:
-        made += demonstrations_of(session.around, session.sides.train, tokenizer, count=count, seed=seed, mixture=stage.traces)
+        made += demonstrations_of(session.around, tasks, tokenizer, count=count, seed=seed, mixture=stage.traces)
         count = 0
-    for one in demonstrations(session.sides.train, count=count, seed=seed, mixture=stage.traces) if count else ():
+    for one in demonstrations(tasks, count=count, seed=seed, mixture=stage.traces) if count else ():
         asked = (session, one.task.id, one.task.prompt)
         made.append(plain(session, one) if stage.form == "text" else
                     demonstration(*asked, ((*tokenizer.encode(one.text), stop), one.author)))
@@ -93,6 +94,14 @@ def _answered(session: Session, name: str, general: int) -> list[Demonstration]:
 def alone(stage: Sft) -> bool:
     """Whether a stage shows nothing but what earlier stages left."""
     return bool(stage.data) and not stage.traces and not _general(stage)
+
+
+def by_programs(stage: Sft) -> int:
+    """How many of the demonstrations programs write: all that is not general, or their share of the mixture with `data`."""
+    rest = stage.steps * stage.batch - _general(stage)
+    if not (stage.traces and stage.data):
+        return rest if stage.traces else 0
+    return apportion(rest, {"traces": sum(stage.traces.values()), "data": sum(stage.data.values())})["traces"]
 
 
 def _general(stage: Sft) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from rollbook.records import Scorer, Task, TaskId, Trace, Unrated, VerifierStamp, digest
 from rollbook.records.composition import OWN, SCORERS, Part
+from rollbook.records.modes import NO_THINK, control_of
 from rollbook.records.sandbox import SolutionRunner
 from rollbook.rewards.errors import RewardError
 from rollbook.rewards.magistral import CLOSE, OPEN, format_gate
@@ -33,7 +34,7 @@ SPECS: Mapping[str, Callable[..., VerifierSpec]] = {
     "json_schema": JSON_SCHEMA.with_settings, "sql": SQL.with_settings, "formats": FORMATS.with_settings,
     "instructions": INSTRUCTIONS.with_settings, "language_consistency": language_spec}
 STRUCTURED = frozenset({"sql", "formats", "instructions", "code", "code_fraction"})      # their reference is JSON
-FORMAT_RULES = ("magistral_format", "magistral_code_format")
+FORMAT_RULES = ("magistral_format", "magistral_code_format", "thinking_mode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +161,7 @@ class ByScorer:
 
 
 class ByForm:
-    """Magistral's format gate, of mathematics or of code; pure text."""
+    """Magistral's format gate, of mathematics or of code, or the mode that the question asked for; pure text."""
 
     def __init__(self, part: Part):
         self.part = part
@@ -168,18 +169,31 @@ class ByForm:
                            dataclasses.asdict(part))
 
     def values(self, traces: Sequence[Trace], tasks: Mapping[TaskId, Task]) -> list[Value | Failure]:
-        return [self._value(trace.text) for trace in traces]
+        return [self._value(trace.text, tasks[trace.task].prompt[-1].content) for trace in traces]
 
     def close(self) -> None:
         """Nothing runs."""
 
-    def _value(self, text: str) -> Value:
-        if self.part.measure == "magistral_format":
+    def _value(self, text: str, question: str) -> Value:
+        if self.part.measure == "thinking_mode":
+            reason = thinking_mode(text, question)
+        elif self.part.measure == "magistral_format":
             gate = format_gate(text)
             reason = str(gate.reason) if gate.reason else ""
         else:
             reason = code_format(text)
         return Value(value=self.part.failed if reason else self.part.passed, detail=reason, right=not reason)
+
+
+def thinking_mode(text: str, question: str) -> str:
+    """Which rule of the mode that the question chose a response breaks, empty where none: after /no_think the block of thought
+    is there and empty, otherwise it says something (2505.09388 section 4.3)."""
+    thought, closed, _ = text.removeprefix(OPEN).partition(CLOSE)
+    if not text.startswith(OPEN) or not closed:
+        return "no_thinking_block"
+    if control_of(question) == NO_THINK:
+        return "thought_unasked" if thought.strip() else ""
+    return "" if thought.strip() else "no_thought"
 
 
 def code_format(text: str) -> str:

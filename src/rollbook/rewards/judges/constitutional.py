@@ -18,6 +18,7 @@ from rollbook.rewards.judges.pairwise import OPTIONS, Pair
 from rollbook.rewards.stamps import stamp
 
 REVISIONS = 4
+LETTER = "The better option is, in one letter:"
 CLAMP = (0.4, 0.6)
 SOURCES = ("judges/constitutional.py", "judges/options.py")
 
@@ -85,13 +86,11 @@ class Constitution:
         done: list[list[Revision] | Unrated] = [[] for _ in pairs]
         for number in range(rounds):
             open_ = {at: held for at, held in enumerate(done) if not isinstance(held, Unrated)}
-            chosen = {at: self._drawn(seed, number, *pairs[at]) for at in open_}
-            so_far = {at: f"Human: {pairs[at][0]}\n\nAssistant: {held[-1].response if held else pairs[at][1]}\n\n"
-                      for at, held in open_.items()}
-            critiques = self._said({at: f"{so_far[at]}Critique request: {self.principles[chosen[at]].critique}\n\nCritique:"
-                                    for at in open_})
-            revised = self._said({at: f"{so_far[at]}Critique: {said}\n\nRevision request: {self.principles[chosen[at]].revision}"
-                                  f"\n\nRevision:" for at, said in critiques.items() if not isinstance(said, Unrated)})
+            chosen = {at: drawn(seed, number, pairs[at], len(self.principles)) for at in open_}
+            so_far = {at: (pairs[at][0], held[-1].response if held else pairs[at][1]) for at, held in open_.items()}
+            critiques = self._said({at: critique_request(*so_far[at], self.principles[chosen[at]]) for at in open_})
+            revised = self._said({at: revision_request(*so_far[at], said, self.principles[chosen[at]])
+                                  for at, said in critiques.items() if not isinstance(said, Unrated)})
             for at, held in open_.items():
                 critique, response = critiques[at], revised.get(at)
                 if isinstance(critique, Unrated) or response is None or isinstance(response, Unrated):
@@ -100,11 +99,6 @@ class Constitution:
                     held.append(Revision(principle=chosen[at], critique=critique, response=response))
         return [held if isinstance(held, Unrated) else Revised(first=pairs[at][1], rounds=tuple(held))
                 for at, held in enumerate(done)]
-
-    def _drawn(self, seed: int, number: int, task: str, response: str) -> int:
-        """Which principle a round is about."""
-        drawn = int(digest(f"{seed}/{number}/{task}/{response}".encode())[:12], 16)
-        return random.Random(drawn).randrange(len(self.principles))
 
     def _said(self, texts: Mapping[int, str]) -> dict[int, str | Unrated]:
         """One answer to each text, by its place."""
@@ -134,18 +128,44 @@ class Constitution:
         for number, principle in enumerate(self.principles):
             for one_first in (True, False):
                 first, second = (pair.one, pair.other) if one_first else (pair.other, pair.one)
-                asked = (f"Consider this conversation:\n\nHuman: {pair.task}\n\n{principle.choice}\n\nOption A:\n{first}\n\n"
-                         f"Option B:\n{second}\n\n")
+                asked = options(pair.task, (first, second), principle)
                 if reasoning:
                     thought = self._say(asked + "Think step by step, then decide.")
                     asked += f"Reasoning: {'' if isinstance(thought, Unrated) else thought}\n\n"
-                text = asked + "The better option is, in one letter:"
-                questions.append(Question(key=f"choice/{number}/{one_first}", messages=(_user(text),)))
+                questions.append(Question(key=f"choice/{number}/{one_first}", messages=(_user(asked + LETTER),)))
                 firsts.append(one_first)
         return questions, firsts
 
     def _say(self, text: str) -> str | Unrated:
         return self._said({0: text})[0]
+
+
+def drawn(seed: int, number: int, pair: tuple[str, str], count: int) -> int:
+    """Which of `count` principles round `number` is about, by task, response and seed."""
+    start = int(digest(f"{seed}/{number}/{pair[0]}/{pair[1]}".encode())[:12], 16)
+    return random.Random(start).randrange(count)
+
+
+def critique_request(task: str, response: str, principle: Principle) -> str:
+    """What a model is asked that is to criticise a response."""
+    return f"Human: {task}\n\nAssistant: {response}\n\nCritique request: {principle.critique}\n\nCritique:"
+
+
+def revision_request(task: str, response: str, critique: str, principle: Principle) -> str:
+    """What a model is asked that is to revise a response after its critique."""
+    return (f"Human: {task}\n\nAssistant: {response}\n\nCritique: {critique}\n\nRevision request: {principle.revision}\n\n"
+            "Revision:")
+
+
+def options(task: str, pair: tuple[str, str], principle: Principle) -> str:
+    """Two responses as options (A) and (B), and by what they are compared."""
+    return (f"Consider this conversation:\n\nHuman: {task}\n\n{principle.choice}\n\nOption A:\n{pair[0]}\n\n"
+            f"Option B:\n{pair[1]}\n\n")
+
+
+def choice_request(task: str, pair: tuple[str, str], principle: Principle) -> str:
+    """What a model is asked that is to choose between two responses."""
+    return options(task, pair, principle) + LETTER
 
 
 def _user(text: str) -> Message:
