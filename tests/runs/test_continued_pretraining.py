@@ -15,9 +15,10 @@ from rollbook.models.load import load_policy
 from rollbook.models.logprobs import action_logprobs
 from rollbook.recipes import problems, validate
 from rollbook.records import Demonstration, Message, RecipeError
+from rollbook.tasks.fim import MIDDLE, restored
 from rollbook.training.trees import demonstration_tree
 
-CPT = dataclasses.replace(SFT, form="text", steps=6)
+CPT = dataclasses.replace(SFT, form="text", steps=6, fim=0.5)
 STAGES = {"cpt": CPT, "sft": dataclasses.replace(SFT, policy="cpt", steps=4)}
 
 
@@ -40,7 +41,8 @@ def test_every_token_of_a_document_is_learnt_and_none_is_a_templates(whole):
                                              if event.body["name"] == "cpt/demonstrations")))
     tokenizer = load_policy(pipeline(**STAGES).settings.model).tokenizer
     assert [(span.owner, span.length) for span in one.owners] == [("template", 1), ("policy", len(one.token_ids) - 1)]
-    assert tokenizer.decode(one.token_ids[1:-1]) == one.messages[0].content and " =\n<think>" in one.messages[0].content
+    assert tokenizer.decode(one.token_ids[1:-1]) == one.messages[0].content
+    assert " =\n<think>" in restored(one.messages[0].content)
     with pytest.raises(NotRendered):
         as_text((Message(role="assistant", content="another"),), one.token_ids, tokenizer)
 
@@ -53,6 +55,18 @@ def test_packed_documents_do_not_see_each_other(whole):
         together, *alone = (action_logprobs(decoder, pack([demonstration_tree(one) for one in some]), temperature=1.0,
                                             dtype=torch.float32).logp_T for some in (shown, *([one] for one in shown)))
     assert torch.allclose(together, torch.cat(alone), atol=1e-5)
+
+
+def test_a_share_of_the_documents_has_its_middle_at_the_end_and_says_the_same(whole):
+    with Ledger.open(whole, write=False) as ledger:
+        shown = [one.messages[0].content for event in ledger.events("RecordTable") if event.body["name"] == "cpt/demonstrations"
+                 for one in ledger.table_records(event)]
+    moved = [text for text in shown if MIDDLE in text]
+    assert 0.3 < len(moved) / len(shown) < 0.7 and not any(MIDDLE in restored(text) for text in shown)
+    found = problems.Problems()
+    validate.check(pipeline(cpt=dataclasses.replace(SFT, fim=0.5)).settings, found)
+    with pytest.raises(RecipeError, match=r"cpt\.fim is for"):
+        found.raise_any("this recipe")
 
 
 def test_conversations_are_no_documents():

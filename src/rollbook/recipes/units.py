@@ -13,7 +13,7 @@ UNITS: Mapping[str, tuple[str, ...]] = {  # the last part of a setting's path ->
     **dict.fromkeys(("seed", "threads", "verify_workers", "weight_decay", "max_grad_norm", "learning_rate", "beta1", "beta2",
                      "eps", "temperature", "momentum", "noise", "alpha", "beta", "nll_coefficient", "decay", "ema", "factor",
                      "clip", "format_reward", "correct_reward", "length_penalty", "language_reward", "misfit_penalty"), _PURE),
-    **dict.fromkeys(("weight", "top_p", "min_p", "general_share", "traces", "apart", "keep", "first", "last"), _SHARE),
+    **dict.fromkeys(("weight", "top_p", "min_p", "general_share", "traces", "fim", "apart", "keep", "first", "last"), _SHARE),
     **dict.fromkeys(("context", "window", "max_tokens", "length_max", "length_cache", "max_batch_tokens", "turn_tokens",
                      "compact_at", "summary_tokens", "subagent_tokens"), ("tokens",)),
     **dict.fromkeys(("max_turns", "keep_turns"), ("turns",)),
@@ -27,7 +27,7 @@ UNITS: Mapping[str, tuple[str, ...]] = {  # the last part of a setting's path ->
     "batch": ("sequences", "examples", "samples", "responses"), "max_waves": ("rounds",),
     "rounds": ("rounds", "revisions", "number"), "minibatches": ("minibatches",),
     "verify_seconds": ("seconds",), "top_k": ("number", "tokens"), "layers": ("layers",), "hidden": ("dimensions",),
-    "intermediate": ("dimensions",), "heads": ("heads",), "kv_heads": ("heads",), "experts": ("experts",),
+    "intermediate": ("dimensions",), "rank": ("dimensions",), "heads": ("heads",), "kv_heads": ("heads",), "experts": ("experts",),
     "experts_per_token": ("experts",),
 }
 OBJECTIVE = ("number", "fraction", "times", "tokens", *_UPDATES)  # a loss has coefficients, widths, lengths it divides by

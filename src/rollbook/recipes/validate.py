@@ -161,6 +161,9 @@ def _check_sft(stage: Sft, path: str, settings: Settings, problems: Problems) ->
                f"general_share {stage.general_share:g}, {'an' if settings.environment else 'no'} environment",
                "what other stages and general prompts leave are conversations",
                f"leave out data and set {path}.general_share = 0")
+    if stage.fim and stage.form != "text":
+        refuse(problems, f"{path}.fim is for {path}.form = text", f"{stage.fim:g}, form {stage.form}",
+               "the middle of a conversation is nobody's to fill in", f"set {path}.form = text, or leave out {path}.fim")
     check_warmup(stage.optimizer.warmup_steps, stage.steps, path, problems)
     check_batch_tokens(stage.max_batch_tokens, path, settings, problems)
 

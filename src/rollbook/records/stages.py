@@ -50,7 +50,8 @@ class Sft:
     demonstrations are learnt from (rejection sampling, critique and revision) to its weight; with both, all weights are one
     mixture. `steps` x `batch` demonstrations are shown in all; where `data` holds fewer they are shown again, each pass in an
     order of its own. The general part is answered by the policy the stage starts from. As `text` (continued pre-training) every
-    demonstration is a document without a chat template, of which all tokens are learnt, the problem's too.
+    demonstration is a document without a chat template, of which all tokens are learnt, the problem's too; a share `fim` of the
+    documents has its middle moved to the end (fill in the middle, 2207.14255).
     """
 
     policy: str
@@ -63,6 +64,7 @@ class Sft:
     data: Mapping[str, float] = field(default_factory=dict)
     form: Literal["chat", "text"] = field(default="chat", metadata=SPARSE)
     tasks: str = field(default="train", metadata=SPARSE)
+    fim: float = field(default=0.0, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from rollbook.records import Task
 from rollbook.records.modes import NO_THINK, control_of, without_control
 from rollbook.tasks.errors import TaskError
 from rollbook.tasks.expressions import parse
+from rollbook.tasks.fim import filled_in
 from rollbook.tasks.splits import apportion
 from rollbook.tasks.styles import PRODUCT_STYLES, SUM_STYLES
 
@@ -70,9 +71,11 @@ def solution(task: Task, style: str, seed: int) -> str:
     return write_trace(task, style if style in fits else fits[0], random.Random(f"solution/{seed}/{task.id}"))
 
 
-def document(written: Written) -> str:
-    """A problem and how it is solved as plain running text, for continued pre-training."""
-    return f"{written.task.prompt[-1].content}\n{written.text}"
+def document(written: Written, *, fim: float, seed: int) -> str:
+    """A problem and how it is solved as plain running text, for continued pre-training; a share `fim` has its middle last."""
+    text = f"{written.task.prompt[-1].content}\n{written.text}"
+    rng = random.Random(f"fim/{seed}/{written.task.id}/{written.text}")
+    return filled_in(text, rng) if rng.random() < fim else text
 
 
 def _draw(task: Task, left: Mapping[str, int], mixture: Mapping[str, float], rng: random.Random) -> str:

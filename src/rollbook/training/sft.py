@@ -14,6 +14,7 @@ from rollbook.models.layout import Tree, pack
 from rollbook.models.logprobs import action_logprobs
 from rollbook.records import Demonstration, Diverged
 from rollbook.training.optimizer import Optimizer, Stepped
+from rollbook.training.packing import best_fit
 from rollbook.training.trees import demonstration_tree
 
 
@@ -40,7 +41,8 @@ def sft_update(decoder: Decoder, optimizer: Optimizer, batch: Sequence[Demonstra
     optimizer.zero()
     loss = 0.0
     used: dict[int, Tensor] = {}
-    for part in _cut(batch, max_tokens):
+    for places in best_fit([len(one.token_ids) for one in batch], max_tokens):
+        part = [batch[at] for at in places]
         trees = [demonstration_tree(one) for one in part]
         used |= {id(one): _weights(tree) / total for one, tree in zip(part, trees, strict=True)}
         layout = pack(trees, window=decoder.architecture.window)
@@ -57,16 +59,3 @@ def _weights(tree: Tree) -> Tensor:
     """1.0 for every token that the tree trains, 0.0 for the others."""
     acts = (*(False for _ in tree.prompt), *(act for acts in tree.actions for act in acts))
     return torch.tensor(acts, dtype=torch.float32)
-
-
-def _cut(batch: Sequence[Demonstration], max_tokens: int) -> list[list[Demonstration]]:
-    """The batch, longest first, in parts of at most `max_tokens` tokens (a longer item stands alone)."""
-    parts: list[list[Demonstration]] = []
-    used = 0
-    for one in sorted(batch, key=lambda item: -len(item.token_ids)):
-        if not parts or used + len(one.token_ids) > max_tokens:
-            parts.append([])
-            used = 0
-        parts[-1].append(one)
-        used += len(one.token_ids)
-    return parts

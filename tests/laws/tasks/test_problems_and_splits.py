@@ -218,3 +218,12 @@ def test_a_prompt_that_shows_the_answer_or_changes_a_number_is_found():
     assert leak_kinds("2 + 5 =", "Calculate 2 + 5.", "7", system="e.g. 7") == ["reference_in_system_prompt"]
     assert leak_kinds("16 + 45 =", "Calculate 16 + 45.", "6") == []
     assert leak_kinds("the colour of grass (green)", "the colour of grass", "green") == ["reference_shown"]
+
+
+def test_the_order_in_which_a_recipe_writes_its_families_changes_no_task_and_no_side():
+    one = mixture()
+    other = mixture(families=dict(reversed(one.families.items())))
+    first, second = (acquire(each, acquired_at=DATE) for each in (one, other))
+    assert list(one.families) != list(other.families) and first == second
+    assert split(first.tasks, train=60, heldout=20, seed=1, weights=shares(one)) == split(
+        second.tasks, train=60, heldout=20, seed=1, weights=shares(other))

@@ -21,6 +21,7 @@ from rollbook.records.recipe import Sft
 from rollbook.rewards import format_gate
 from rollbook.rewards.numbers import compare
 from rollbook.tasks import TaskError, demonstrations, document
+from rollbook.tasks.fim import restored
 from rollbook.tasks.splits import apportion
 
 WRITTEN = 50_000               # demonstrations of a stage, up to which they are written again
@@ -148,8 +149,9 @@ class ColdStartDetector(Detector):
             made = demonstrations(tasks, count=count, seed=recipe.settings.run.seed, mixture=stage.traces)
         except TaskError as error:
             return self.note(f"the demonstrations of {name} were not written again: {error.what}")
-        said = document if stage.form == "text" else lambda one: one.text
-        due = Counter(hash((one.task.id, said(one))) for one in made)
+        seed = recipe.settings.run.seed
+        due = Counter(hash((one.task.id, document(one, fim=stage.fim, seed=seed) if stage.form == "text" else one.text))
+                      for one in made)
         off = [identity for identity, text in self.texts.pop(name, []) if not _taken(due, text)]
         if not off:
             return self.note(f"{count} demonstrations of {name} written again")
@@ -169,7 +171,7 @@ class ColdStartDetector(Detector):
         if task is None or record.validation == "none" or task.predicate != "math.equivalent":
             return
         said = record.messages[-1].content
-        answer = format_gate(said.partition("\n")[2] if learns_text(run) else said).answer
+        answer = format_gate(restored(said).partition("\n")[2] if learns_text(run) else said).answer
         if answer is None or compare(answer, task.reference) is False:
             self.fail(identity, f"validation says {record.validation!r}, but the demonstrated answer is {answer!r} "
                       f"and the reference {task.reference!r}", "validate demonstrations against the reference before they train")

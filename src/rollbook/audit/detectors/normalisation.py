@@ -11,6 +11,7 @@ from rollbook.audit.index import RunIndex, learns_text
 from rollbook.audit.prompts import Renderer, contained, tokenizer_faults
 from rollbook.audit.sources import foreign
 from rollbook.records import Demonstration, Message, RawTask, SamplingEnvelope, Task, TokenizerFile
+from rollbook.tasks.fim import restored
 from rollbook.tasks.generators import GENERATORS
 from rollbook.tasks.surface import derived, shows
 from rollbook.tasks.survival import Templates, changes
@@ -130,7 +131,7 @@ class NormalisationDetector(Detector):
         adds = run.recipe is not None and run.recipe.settings.environment is not None
         same = task is None or prompt == task.prompt or (adds and contained(task.prompt, _text(prompt)))
         if task is not None and learns_text(run):
-            same = shown.messages[-1].content.startswith(f"{task.prompt[-1].content}\n")
+            same = restored(shown.messages[-1].content).startswith(f"{task.prompt[-1].content}\n")
         if task is not None and not same:
             self.fail(identity, f"it shows {shown.task} as {_text(prompt)[-80:]!r}, the task's prompt is "
                       f"{_text(task.prompt)[-80:]!r}", "demonstrate the prompt that will be asked")

@@ -71,7 +71,7 @@ def written(session: Session, name: str, stage: Sft) -> list[Demonstration]:
         count = 0
     for one in demonstrations(tasks, count=count, seed=seed, mixture=stage.traces) if count else ():
         asked = (session, one.task.id, one.task.prompt)
-        made.append(plain(session, one) if stage.form == "text" else
+        made.append(plain(session, one, stage.fim) if stage.form == "text" else
                     demonstration(*asked, ((*tokenizer.encode(one.text), stop), one.author)))
     if general or not stage.data:
         made += _answered(session, name, general)
@@ -131,9 +131,9 @@ def sampled_demonstration(session: Session, made: tuple[Trace, Verdict], policy:
                          validation="verified" if right else "none")
 
 
-def plain(session: Session, written: Written) -> Demonstration:
+def plain(session: Session, written: Written, fim: float) -> Demonstration:
     """A document between two end tokens: everything after the first is learnt."""
-    tokenizer, text = session.policy.tokenizer, document(written)
+    tokenizer, text = session.policy.tokenizer, document(written, fim=fim, seed=session.settings.run.seed)
     stop = min(tokenizer.stop_ids)
     ids = (stop, *tokenizer.encode(text), stop)
     return Demonstration(task=written.task.id, messages=(Message(role="assistant", content=text, origin="program"),),
