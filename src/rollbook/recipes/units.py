@@ -27,7 +27,8 @@ UNITS: Mapping[str, tuple[str, ...]] = {  # the last part of a setting's path ->
     "batch": ("sequences", "examples", "samples", "responses"), "max_waves": ("rounds",),
     "rounds": ("rounds", "revisions", "number"), "minibatches": ("minibatches",),
     "verify_seconds": ("seconds",), "top_k": ("number", "tokens"), "layers": ("layers",), "hidden": ("dimensions",),
-    "intermediate": ("dimensions",), "rank": ("dimensions",), "heads": ("heads",), "kv_heads": ("heads",), "experts": ("experts",),
+    "intermediate": ("dimensions",),
+    "rank": ("dimensions",), "heads": ("heads",), "kv_heads": ("heads",), "experts": ("experts",),
     "experts_per_token": ("experts",),
 }
 OBJECTIVE = ("number", "fraction", "times", "tokens", *_UPDATES)  # a loss has coefficients, widths, lengths it divides by
