@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rollbook.records.errors import RollbookError
+
+if TYPE_CHECKING:
+    from rollbook.orchestration.calibrating import Labelled
+    from rollbook.records import Unrated
+    from rollbook.rewards.calibration import Calibration
+    from rollbook.rewards.judges import Preferred
 
 KL, PROXY, GOLD = "update/kl_to_start_nats", "reward/total_mean", "reward/accuracy"
 
@@ -17,20 +26,39 @@ def rewards() -> None:
 
 
 @rewards.command("calibration")
-@click.argument("pairs", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("pairs", metavar="PAIRS", type=click.Path(path_type=Path, exists=True))
+@click.option("--stage", help="The reward-model stage of a run. Default: the last one.")
 @click.option("--scale", default=1.0, show_default=True, help="Probability is sigma(scale * margin).")
-def show_calibration(pairs: Path, scale: float) -> None:
-    """Reliability curve, length bias and accuracy per source of labelled PAIRS.
+def show_calibration(pairs: Path, stage: str | None, scale: float) -> None:
+    """Reliability curve, length bias and accuracy per source of labelled PAIRS: a file, or a run with a reward model.
 
-    One JSON object a line: {"margin": score of the first minus the second, "first_better": true, "lengths": [120, 80],
-    "source": "maths"}. Rows that cannot be read are counted by their reason.
+    Of a run, its reward model scores the rankings that were kept apart from it. A file has one JSON object a line: {"margin":
+    score of the first minus the second, "first_better": true, "lengths": [120, 80], "source": "maths"}. Rows that cannot be read
+    are counted by their reason.
     """
     from rollbook.rewards.calibration import calibration, read_compared
 
-    rows, unread = read_compared(pairs)
+    if pairs.is_dir():
+        from rollbook.cli_output import check_existing_run
+        from rollbook.orchestration.calibrating import compared_by_model
+
+        check_existing_run(pairs)
+        name, rows = compared_by_model(pairs, stage)
+        click.echo(f"the reward model of stage {name} on the pairs kept apart from it")
+    else:
+        rows, unread = read_compared(pairs)
+        show_unread(unread)
+    show_report(calibration(rows, scale=scale))
+
+
+def show_unread(unread: Mapping[str, int]) -> None:
+    """How many rows could not be read, by reason."""
     if unread:
         click.echo("unreadable rows: " + ", ".join(f"{why} {count}" for why, count in sorted(unread.items())))
-    found = calibration(rows, scale=scale)
+
+
+def show_report(found: Calibration) -> None:
+    """A calibration in lines."""
     click.echo(f"{found.pairs} pairs, accuracy {found.accuracy:.1%}, calibration error {found.error:.3f}, "
                f"Brier {found.brier:.3f}")
     for one in found.curve:
@@ -40,6 +68,61 @@ def show_calibration(pairs: Path, scale: float) -> None:
                    f"{found.longer_labelled:.1%}; bias {100 * found.length_bias:+.1f} points")
     for name, (count, share, low, high) in found.by_source.items():
         click.echo(f"  {name or 'no source'}: {share:.1%} of {count} ({low:.1%} to {high:.1%})")
+
+
+@rewards.command("judge")
+@click.argument("pairs", metavar="PAIRS", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--model", required=True, help="A local model, or the name that the server knows it by.")
+@click.option("--server", help="An OpenAI-compatible server, such as http://localhost:8000/v1; its key from OPENAI_API_KEY.")
+@click.option("--method", type=click.Choice(["logprobs", "text"]), default="logprobs", show_default=True)
+@click.option("--context", default=2048, show_default=True, type=click.IntRange(min=1),
+              help="Tokens of a local model's context.")
+@click.option("--out", type=click.Path(path_type=Path), help="Writes every pair's verdict with the judge's stamp, one a line.")
+@click.pass_context
+def show_judge(ctx: click.Context, pairs: Path, model: str, server: str | None, method: str, context: int,
+               out: Path | None) -> None:
+    """How far a pairwise judge can be believed on labelled PAIRS: agreement with the labels, position bias, calibration.
+
+    One JSON object a line: {"task": .., "one": a response, "other": another, "better": "one" or "other", "reference": ..,
+    "source": ..}. Both orders are asked. Exits 1 where no pair has a verdict.
+    """
+    from rollbook.orchestration.calibrating import judged, read_labelled, told
+    from rollbook.orchestration.judges import chat_model
+    from rollbook.rewards.judges import PairwiseJudge
+
+    rows, unread = read_labelled(pairs)
+    show_unread(unread)
+    judge = PairwiseJudge(chat_model(model, server, context), method=method)  # type: ignore[arg-type]
+    found = judged(judge, rows)
+    if out is not None:
+        out.write_bytes(told(judge.stamp, rows, found))
+    ctx.exit(0 if show_judged(rows, found, probabilities=method == "logprobs") else 1)
+
+
+def show_judged(rows: Sequence[Labelled], found: Sequence[Preferred | Unrated], *, probabilities: bool) -> bool:
+    """What a judge made of labelled pairs, in lines; whether it decided any of them."""
+    from rollbook.orchestration.calibrating import verdict
+    from rollbook.records import Unrated
+    from rollbook.rewards.calibration import Compared, calibration, log_odds
+    from rollbook.rewards.judges import Preferred, agreement, position_bias
+
+    verdicts = [verdict(one) for one in found]
+    lost = Counter(one.code for one in verdicts if isinstance(one, Unrated))
+    if lost:
+        click.echo("no verdict: " + ", ".join(f"{code} {count}" for code, count in sorted(lost.items())))
+    known = [(row, one) for row, one in zip(rows, found, strict=True) if isinstance(one, Preferred)]
+    if lost.total() < len(verdicts):
+        held = agreement(verdicts, [row.better for row in rows])
+        click.echo(f"agreement with the labels {held.share:.1%} of {held.count} ({held.low:.1%} to {held.high:.1%}), kappa "
+                   + ("unknown: one label alone" if held.kappa is None else f"{held.kappa:.2f}"))
+    if known:
+        bias = position_bias(found)
+        click.echo(f"the first place wins {bias.first_share:.1%} of {2 * bias.count} questions; the two orders contradict in "
+                   f"{bias.contradicting:.1%} of the pairs (sign test p = {bias.p_value:.3g})")
+    if known and probabilities:
+        show_report(calibration([Compared(margin=log_odds(one.probability), first_better=row.better == "one",
+                                          lengths=(len(row.one), len(row.other)), source=row.source) for row, one in known]))
+    return lost.total() < len(verdicts)
 
 
 @rewards.command("watch")

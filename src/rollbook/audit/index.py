@@ -14,10 +14,13 @@ from rollbook.ledger.kinds import HOUSEKEEPING
 from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.records import (
     Composition,
+    CuratedSet,
+    CurationStage,
     EnvironmentImage,
     EvalReport,
     HostRun,
     HostTask,
+    LedgerError,
     PolicyVersion,
     ProtocolBundle,
     RawTask,
@@ -67,6 +70,8 @@ class RunIndex:
         self.table: str | None = None
         self.complete = False
         self.recipe: ResolvedRecipe | None = None
+        self.curated: CuratedSet | None = None
+        self.curation: dict[str, CurationStage] = {}    # the stages that made the curated set
         self.split: SplitManifest | None = None
         self.tokenizer_file: TokenizerFile | None = None
         self.raws: dict[str, RawTask] = {}
@@ -96,7 +101,17 @@ class RunIndex:
     @cached_property
     def generated(self) -> Generated | str:
         """The recipe's tasks generated again, or why they cannot be; not before every raw task was read."""
-        return generated(self.recipe, self.own)
+        return generated(self.recipe, self.own, self.kept_set)
+
+    @property
+    def kept_set(self) -> tuple[CuratedSet, bytes] | None:
+        """The run's curated set with its rows; None where none is on record, or its rows are gone or others."""
+        if self.curated is None:
+            return None
+        try:
+            return self.curated, self.ledger.get(self.curated.tasks)
+        except LedgerError:
+            return None
 
     @property
     def train(self) -> tuple[str, ...]:
@@ -136,6 +151,8 @@ class RunIndex:
                 self.host_tasks[identity] = record
             case SplitManifest():
                 self.split = record
+            case CurationStage() | CuratedSet():
+                self._curation(identity, record)
             case EnvironmentImage():
                 self.images[identity] = record
             case TokenizerFile():
@@ -160,6 +177,14 @@ class RunIndex:
                 self.complete = record.status == "completed"
             case _:
                 pass
+
+    def _curation(self, identity: str, record: CurationStage | CuratedSet) -> None:
+        if isinstance(record, CurationStage):
+            self.curation[identity] = record
+            return
+        if self.curated not in (None, record):
+            self.contradictions.append(f"{identity} is a second curated set")
+        self.curated = self.curated or record
 
     def _recipe(self, identity: str, record: ResolvedRecipe) -> None:
         """The first recipe is the run's: everything is compared with it. It must be the one that the manifest names."""

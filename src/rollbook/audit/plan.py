@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from rollbook.ledger import environment_manifest
-from rollbook.records import RawTask, ResolvedRecipe, content_id
+from rollbook.records import CuratedSet, RawTask, ResolvedRecipe, content_id
 from rollbook.records.recipe import TaskSettings
-from rollbook.tasks import TaskError, acquire, shares, split
+from rollbook.tasks import Acquired, Likeness, Split, TaskError, acquire, shares, split
+from rollbook.tasks.curated import curated
 
+LIKENESS = Likeness(ngram=13, jaccard=0.8, boilerplate=0.05)
 REGENERATED = 20_000        # tasks of both sides together, up to which they are generated again
 
 
@@ -47,13 +49,16 @@ class Generated:
     heldout: tuple[str, ...]
 
 
-def generated(recipe: ResolvedRecipe | None, raws: Mapping[str, RawTask]) -> Generated | str:
-    """The tasks generated again, or why they cannot be."""
+def generated(recipe: ResolvedRecipe | None, raws: Mapping[str, RawTask], kept: tuple[CuratedSet, bytes] | None = None
+              ) -> Generated | str:
+    """The tasks generated again, or read again from the run's own copy of its curated set, or why they cannot be."""
     if recipe is None:
         return "the run has no recipe"
     if recipe.settings.environment is not None:
         return "they come from the environment"
     settings = recipe.settings.tasks
+    if isinstance(settings, TaskSettings) and settings.curated is not None:
+        return _read_again(settings, kept)
     if not isinstance(settings, TaskSettings) or settings.train + settings.heldout > REGENERATED:
         return f"more than {REGENERATED} tasks, or not from generators"
     dates = {raw.acquired_at for raw in raws.values()}
@@ -65,6 +70,19 @@ def generated(recipe: ResolvedRecipe | None, raws: Mapping[str, RawTask]) -> Gen
                       weights=shares(settings))
     except (TaskError, ImportError) as error:
         return f"the generators refuse the recipe's tasks ({error})"[:200]
+    return _named(acquired, sides)
+
+
+def _read_again(settings: TaskSettings, kept: tuple[CuratedSet, bytes] | None) -> Generated | str:
+    if kept is None:
+        return "the run keeps no copy of its curated set"
+    try:
+        return _named(*curated(*kept, settings, likeness=LIKENESS))
+    except TaskError as error:
+        return f"the curated set does not give the recipe's tasks ({error})"[:200]
+
+
+def _named(acquired: Acquired, sides: Split) -> Generated:
     return Generated(raw=tuple(content_id(raw) for raw in acquired.raw), train=tuple(task.id for task in sides.train),
                      heldout=tuple(task.id for task in sides.heldout))
 

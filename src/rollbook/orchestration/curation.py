@@ -17,7 +17,7 @@ from rollbook.environments.sandbox import isolated_runner
 from rollbook.evaluation.protocols import registered
 from rollbook.models.load import Policy, load_policy
 from rollbook.records import ChatModel, Request, Tokenizer, canonical, digest, encode
-from rollbook.records.curation import CurationStage, TaskSet
+from rollbook.records.curation import CuratedSet, CurationStage
 from rollbook.records.recipe import Pretrained
 from rollbook.rewards import Failure, VerifierPool
 from rollbook.rewards.boxes import last_box
@@ -138,7 +138,7 @@ class Tools:
         return {"answers": list(answers), "passed": passed}
 
 
-def run_curation(file: Path, out: Path | None, told: Any) -> tuple[TaskSet, Path]:
+def run_curation(file: Path, out: Path | None, told: Any) -> tuple[CuratedSet, Path]:
     """The task set of a curation file, made or completed; returns it with its folder."""
     pipeline = load_pipeline(file)
     folder = out or Path("tasks") / pipeline.name
@@ -153,8 +153,9 @@ def helpers(pipeline: Pipeline, start: Path, out: Path) -> Iterator[Helpers]:
     with ExitStack() as stack:
         stack.callback(lambda: tools.pool.close() if "pool" in tools.__dict__ else None)
         made = Helpers(folder=start, registered=_registered(), equal=tools.equal, embed=tools.embed, solve=tools.solve)
-        if any(isinstance(stage, CodeConsensus) for stage in pipeline.stages):
-            runner = isolated_runner()
+        languages = dict.fromkeys(one for stage in pipeline.stages if isinstance(stage, CodeConsensus) for one in stage.languages)
+        if languages:
+            runner = isolated_runner(tuple(languages))
             stack.callback(runner.close)
             made = replace(made, runner=runner)
         if pipeline.chat is not None:

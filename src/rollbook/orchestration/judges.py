@@ -14,11 +14,11 @@ from rollbook.orchestration.proof import prove
 from rollbook.records import ChatModel, Composition, EnvironmentImage, RecipeError, content_id
 from rollbook.records.composition import ComposedReward
 from rollbook.records.ready_made import NamedReward
-from rollbook.records.recipe import EnvironmentReward, JudgeSettings, Pretrained, Reward, RewardSettings
+from rollbook.records.recipe import EnvironmentReward, JudgeSettings, Pretrained, Reward, RewardSettings, Settings
 from rollbook.rewards import EnvironmentJudge, MagistralJudge, package_versions
 from rollbook.rewards.composed import ComposedJudge
 from rollbook.rewards.composed.judge import checked
-from rollbook.rewards.composed.measures import Sources
+from rollbook.rewards.composed.measures import Sources, check_settings, part_languages
 from rollbook.rewards.judges import LocalChat, PairwiseJudge, PairwiseScorer, RubricJudge, ServerChat
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 
@@ -85,10 +85,19 @@ def make_judge(reward: Reward, scorers: Mapping[str, Scorer]) -> JudgeWithStamp:
     if isinstance(reward, EnvironmentReward):
         raise RecipeError("an environment's verifier judges a whole run", got="EnvironmentReward without an environment",
                           fix="choose another reward, or give the recipe an environment")
-    runs = any(part.measure.startswith("code") for part in checked(reward).parts.values())
+    runs = [part for part in checked(reward).parts.values() if part.measure in ("code", "code_fraction")]
     if not runs:
         return ComposedJudge(reward, Sources(scorers=scorers))
-    return WithRunner(reward, Sources(scorers=scorers, runner=isolated_runner()))
+    languages = dict.fromkeys(language for part in runs for language in part_languages(part))
+    return WithRunner(reward, Sources(scorers=scorers, runner=isolated_runner(tuple(languages))))
+
+
+def check_rewards(settings: Settings) -> None:
+    """Refuses a reward whose parts have settings that their verifiers do not; RewardError."""
+    for reward in (settings.reward, *settings.rewards.values()):
+        if isinstance(reward, (ComposedReward, NamedReward)):
+            for name, part in checked(reward).parts.items():
+                check_settings(name, part)
 
 
 def default_judging(reward: Reward, judges: Mapping[str, JudgeSettings], around: Surroundings | None) -> Judging:

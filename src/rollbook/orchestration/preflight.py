@@ -10,7 +10,7 @@ from pathlib import Path
 from rollbook.ledger import Ledger
 from rollbook.models.runtime import prepare
 from rollbook.orchestration import run as parts
-from rollbook.orchestration.judges import judging, measured_by
+from rollbook.orchestration.judges import check_rewards, judging, measured_by
 from rollbook.orchestration.session import Progress, TaskStream
 from rollbook.records import RecipeError, ResolvedRecipe
 from rollbook.records.graph import START
@@ -24,6 +24,7 @@ def preflight(recipe: ResolvedRecipe, *, stage: str | None, groups: int, model: 
     RecipeError where the recipe has no such stage, or its reward needs a model that a stage has yet to train.
     """
     name, chosen = _stage(recipe, stage)
+    check_rewards(recipe.settings)
     if model is not None:
         settings = replace(recipe.settings, model=Pretrained(path=model, context=recipe.settings.model.context))
         recipe = replace(recipe, settings=settings)

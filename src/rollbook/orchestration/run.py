@@ -26,6 +26,7 @@ from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.reuse import Reuse, reusable, take_over
 from rollbook.orchestration.session import Progress, Session
+from rollbook.orchestration.sourcing import curated_tasks, kept_set, pinned, record_set
 from rollbook.orchestration.stages import run_stage, steps_of
 from rollbook.orchestration.state import StepState, drop_state, read_state, restore
 from rollbook.orchestration.supported import check_supported
@@ -50,6 +51,7 @@ from rollbook.records.recipe import (
     Settings,
 )
 from rollbook.tasks import Acquired, Likeness, Side, Split, acquire, decontaminate, shares, split
+from rollbook.tasks.curated import Stored
 
 LIKENESS = Likeness(ngram=13, jaccard=0.8, boilerplate=0.05)      # 13 words: GPT-3's overlap, arXiv 2005.14165 appendix C
 ACQUIRED_AT = "2026-11-29"      # the day the generators' version was pinned; part of every raw task
@@ -62,7 +64,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     Stages that an earlier run made of the same inputs are taken over from it where `reuse` names one. Everything that can be
     refused is refused before the folder is made.
     """
-    recipe = _without_home(recipe)
+    recipe = pinned(_without_home(recipe))
     if until is not None and until not in recipe.settings.stages:
         raise RecipeError("the recipe has no stage to stop after by this name", got=until,
                           fix=f"one of {', '.join(recipe.settings.stages)}")
@@ -71,6 +73,8 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     progress.note("loading the model")
     policy = _loaded(recipe.settings, progress)
     acquired, sides = _tasks(recipe.settings)
+    for why, count in acquired.rejected.items() if acquired.curated is not None else ():
+        progress.note(f"left out of the curated set: {count} {why}")
     _check_context(recipe.settings, policy, sides)
     protect(_side(acquired, sides.train), registered(), likeness=LIKENESS)
     manifest = _manifest(recipe, policy)
@@ -98,7 +102,7 @@ def resume_run(out: Path, progress: Progress) -> int:
             return 0
         dtype = prepare(recipe.settings.run)
         policy = _loaded(recipe.settings, progress)
-        acquired, sides = _tasks(recipe.settings)
+        acquired, sides = _tasks(recipe.settings, kept_set(ledger))
         with _session(recipe, ledger, (policy, sides), progress, dtype) as session:
             if next(iter(ledger.records(PolicyVersion)), None) is None:
                 ledger.rollback(after=next(ledger.events("ResolvedRecipe")).seq, reason="resume")
@@ -200,9 +204,12 @@ def _loaded(settings: Settings, progress: Progress) -> Policy:
     return policy
 
 
-def _tasks(settings: Settings) -> tuple[Acquired, Split]:
+def _tasks(settings: Settings, kept: Stored | None = None) -> tuple[Acquired, Split]:
+    """The tasks of a recipe on their two sides. `kept` is the run's own copy of its curated set."""
     if settings.environment is not None:
         return environment_tasks(settings, settings.environment)
+    if settings.tasks.curated is not None:
+        return curated_tasks(settings.tasks, settings.tasks.curated, kept, likeness=LIKENESS)
     acquired = acquire(settings.tasks, acquired_at=ACQUIRED_AT)
     return acquired, split(acquired.tasks, train=settings.tasks.train, heldout=settings.tasks.heldout, seed=settings.tasks.seed,
                            weights=shares(settings.tasks))
@@ -215,6 +222,8 @@ def _record_sources(session: Session, acquired: Acquired) -> None:
     ledger.append(session.image)
     if session.around is not None:
         ledger.append(session.around.spec)
+    if acquired.curated is not None:
+        record_set(ledger, acquired.curated)
     ledger.write_table("tasks/raw", acquired.raw)
     ledger.write_table("tasks/train", sides.train)
     ledger.write_table("tasks/heldout", sides.heldout)

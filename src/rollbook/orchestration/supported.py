@@ -7,6 +7,7 @@ from rollbook.objectives import all_reads
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.engines import check_engine
+from rollbook.orchestration.judges import check_rewards
 from rollbook.records import RecipeError
 from rollbook.records.recipe import PolicyGradient, SamplingSettings, Settings
 
@@ -14,6 +15,7 @@ from rollbook.records.recipe import PolicyGradient, SamplingSettings, Settings
 def check_supported(settings: Settings) -> None:
     """Refuses what the recipe may say and this runtime does not do, instead of ignoring it."""
     check_engine(settings)
+    check_rewards(settings)
     for name, stage in settings.stages.items():
         if isinstance(stage, PolicyGradient):
             _check_objective(name, stage)

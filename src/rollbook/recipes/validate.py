@@ -118,8 +118,17 @@ def _check_environment(settings: Settings, problems: Problems) -> None:
 
 
 def _check_families(settings: Settings, problems: Problems) -> None:
-    if not settings.tasks.families and settings.environment is None:
-        refuse(problems, "tasks.families must name at least one family", "none", "there would be no tasks", "add one")
+    curated = settings.tasks.curated
+    if curated is not None and (settings.tasks.families or settings.environment is not None):
+        refuse(problems, "tasks.curated stands in place of tasks.families and of an environment",
+               ", ".join(settings.tasks.families) or "an environment", "tasks come from one source",
+               "--set tasks.families=null and no environment, or leave out tasks.curated")
+    elif curated is None and settings.tasks.curated_hash is not None:
+        refuse(problems, "tasks.curated_hash is the hash of a set that tasks.curated does not name", settings.tasks.curated_hash,
+               "no set would be compared with it", "name the set's folder in tasks.curated")
+    elif not settings.tasks.families and settings.environment is None and curated is None:
+        refuse(problems, "tasks.families must name at least one family", "none", "there would be no tasks",
+               "add one, or name a curated set in tasks.curated")
     for name, family in settings.tasks.families.items():
         numbers = family.parameters
         for low in [key for key in numbers if key.startswith("min_")]:

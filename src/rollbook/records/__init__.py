@@ -1,6 +1,7 @@
 """What flows: frozen records, their ids, their one codec, the errors and the protocols. Standard library only."""
 
 from rollbook.records.codec import canonical, content_id, decode, digest, encode
+from rollbook.records.curation import CuratedSet, CurationStage
 from rollbook.records.curriculum import CurriculumReport
 from rollbook.records.decisions import (
     AuditReport,
@@ -130,7 +131,7 @@ RECORDS = {
                 Batch, Update, PolicyVersion, ProtocolBundle, EvalReport, Comparison, GateDecision, StepReport, SftReport,
                 Selection, StageEnd, RunEnd, AuditReport, ResolvedRecipe, HostRun, HostTask, HostUpdate, HostCheckpoint,
                 HostEvaluation, Ranking, Revised, ModuleUpdate, ModuleVersion, Agreement, BestOf, Curation, Merged,
-                EvaluationProtocol, EvaluationResult, Incident, CurriculumReport)
+                EvaluationProtocol, EvaluationResult, Incident, CurriculumReport, CurationStage, CuratedSet)
 }
 
 __all__ = [
@@ -158,7 +159,9 @@ __all__ = [
     "Component",
     "Composition",
     "Credit",
+    "CuratedSet",
     "Curation",
+    "CurationStage",
     "CurriculumReport",
     "Decontamination",
     "Demonstration",

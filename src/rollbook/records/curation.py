@@ -44,12 +44,12 @@ class CurationStage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSet:
+class CuratedSet:
     """An immutable set of tasks: the hash of its file, its rows by side, and the stages that made it.
 
     `sources` maps an input file's name to its SHA-256; `unread` counts rows that could not be read, by reason.
 
-    Example: TaskSet(name="sums", tasks="9c..", rows=97, sides={"train": 90, "heldout": 7}, stages=("CurationStage:1f..",),
+    Example: CuratedSet(name="sums", tasks="9c..", rows=97, sides={"train": 90, "heldout": 7}, stages=("CurationStage:1f..",),
         sources={"raw.jsonl": "77.."}, unread={"not JSON": 1}, pipeline="3b..")
     """
 

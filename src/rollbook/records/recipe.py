@@ -172,14 +172,20 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """Task mixture and the two sides of the split, apart by canonical problem."""
+    """Task mixture and the two sides of the split, apart by canonical problem.
 
-    families: Mapping[str, Family]
+    `curated` is the folder of a set that `rollbook curate` made, whose own sides are kept, instead of families; `curated_hash`
+    is the hash that its tasks must have, written down when a run starts.
+    """
+
     train: int
     heldout: int
     seed: int
     system_prompt: str
     max_tokens: int
+    families: Mapping[str, Family] = field(default_factory=dict)
+    curated: str | None = field(default=None, metadata=SPARSE)
+    curated_hash: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

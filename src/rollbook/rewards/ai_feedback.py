@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rollbook.rewards.errors import RewardError
+from rollbook.rewards.inputs import check_counts, check_labels, check_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +24,18 @@ class SparrowReward:
     length: float
     invalid: float
 
+    def __post_init__(self) -> None:
+        check_numbers("SparrowReward", length=self.length, invalid=self.invalid)
+        if min(self.length, self.invalid) < 0:
+            raise RewardError("SparrowReward.length and .invalid must be 0 or more", got=f"{self.length!r} and {self.invalid!r}",
+                              why="they are taken from the reward", fix="use positive penalties")
+
     def __call__(self, preference: float, kept_R: Sequence[float], *, tokens: int, valid: bool) -> float:
         """`preference` is the preference model's score, `kept_R` the probability of each rule that it is not violated."""
         _probabilities("SparrowReward", kept_R)
-        if tokens < 0 or not math.isfinite(preference):
-            raise RewardError("SparrowReward needs a finite preference and a token count of 0 or more",
-                              got=f"{preference} and {tokens}")
+        check_numbers("SparrowReward", preference=preference)
+        check_counts("SparrowReward", tokens=tokens)
+        check_labels("SparrowReward", valid=(valid,))
         return preference + math.fsum(kept_R) / len(kept_R) - self.length * tokens - (0.0 if valid else self.invalid)
 
 
@@ -38,9 +45,8 @@ def sparrow_rerank(preference: float, mean_preference: float, kept_R: Sequence[f
     0 as soon as one rule is surely violated; increases with `preference`. `mean_preference` is the mean over the candidates.
     """
     _probabilities("sparrow_rerank", kept_R)
+    check_numbers("sparrow_rerank", preference=preference, mean_preference=mean_preference)
     difference = mean_preference - preference
-    if not math.isfinite(difference):
-        raise RewardError("sparrow_rerank needs finite preferences", got=f"{preference} and {mean_preference}")
     share = 1.0 / (1.0 + math.exp(difference)) if difference < 700.0 else 0.0
     if min(kept_R) == 0.0:
         return 0.0
@@ -64,6 +70,7 @@ def expected_score(logp_by_score: Mapping[int, float], *, low: float, high: floa
 
     Example: expected_score({1: log .5, 10: log .5}, low=-1.0, high=1.0) == 0.0
     """
+    check_numbers("expected_score", low=low, high=high)
     if len(logp_by_score) < 2 or not low < high:
         raise RewardError("an expected score needs two scores or more and low < high",
                           got=f"{sorted(logp_by_score)}, low {low}, high {high}")
@@ -74,14 +81,15 @@ def expected_score(logp_by_score: Mapping[int, float], *, low: float, high: floa
 
 
 def _softmax(logps: Sequence[float]) -> list[float]:
-    top = max(logps)
-    if not math.isfinite(top) or any(math.isnan(x) for x in logps):
+    if not logps or any(isinstance(x, bool) or not isinstance(x, int | float) or not x < math.inf for x in logps) or (
+            max(logps) == -math.inf):
         raise RewardError("log-probs of options must be numbers, one of them above minus infinity", got=str(list(logps)))
+    top = max(logps)
     mass = [math.exp(x - top) for x in logps]
     return [x / math.fsum(mass) for x in mass]
 
 
 def _probabilities(who: str, values: Sequence[float]) -> None:
-    if not values or not all(0.0 <= p <= 1.0 for p in values):
+    if not values or not all(isinstance(p, int | float) and not isinstance(p, bool) and 0.0 <= p <= 1.0 for p in values):
         raise RewardError(f"{who} needs a probability for each rule, one rule at least", got=str(list(values)),
                           why="a rule that was not judged is not a rule that was kept")

@@ -97,6 +97,12 @@ def calibration(pairs: Sequence[Compared], *, scale: float = 1.0) -> Calibration
                    for name, own in sorted(sources.items())})
 
 
+def log_odds(probability: float) -> float:
+    """The margin whose sigmoid is a probability; of 0 and 1, that of the nearest probability that a double tells from them."""
+    held = min(max(probability, 2.0**-52), 1.0 - 2.0**-52)
+    return math.log(held / (1.0 - held))
+
+
 def read_compared(file: Path) -> tuple[list[Compared], Counter[str]]:
     """The pairs of a JSON-lines file, and how many lines could not be read, by reason."""
     rows: list[Compared] = []

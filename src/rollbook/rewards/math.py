@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from rollbook.records.reward import FailureCode
-from rollbook.rewards.notation import clean, depth, is_wording, words
+from rollbook.rewards.notation import clean, depth, flat, is_wording, words
 from rollbook.rewards.numbers import compare
 from rollbook.rewards.verifiers.mathematics.exact import TooLarge, exact
 from rollbook.rewards.verifiers.mathematics.nodes import Malformed, Node, Undecided, Unsupported
@@ -51,7 +51,9 @@ def equivalent(answer: str, reference: str) -> bool:
         return known
     if len(reference) > MAX_CHARACTERS or (words(reference) or reference.strip()) in NO_ANSWER:
         raise UnparsableReference(f"{len(reference)} characters" if len(reference) > MAX_CHARACTERS else "it states nothing")
-    if len(answer) > MAX_CHARACTERS or depth(answer) > MAX_DEPTH:
+    if len(answer) > MAX_CHARACTERS:
+        return False
+    if depth(answer) > MAX_DEPTH and depth(answer := flat(answer)) > MAX_DEPTH:
         return False
     worded = stated_in_words(answer, reference)
     if worded is not None:

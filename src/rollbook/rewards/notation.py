@@ -44,6 +44,9 @@ TEXT_NUMBER = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|hbo
 ROW_SPACE = re.compile(r"\\\\\s*\[-?[\d.]+\s*(?:pt|em|ex|mm|cm)\]")
 SPOKEN_LIST = re.compile(r"\\(?:text|textbf|mbox)\s*\{(\s*[\d.,]+(?:\s*(?:,|and|or)\s*[\d.,]+)+\s*)\}")
 OUTWARD = re.compile(r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])")
+CELL_COMMA = re.compile(r"[,;]\s*&")       # the comma that ends a cell of cases belongs to the sentence
+NESTED = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|texttt|mathrm|mathbf|mbox|hbox|emph)\s*\{\s*"
+                    r"(\\(?:text|textbf|textit|textrm|textsf|texttt|mathrm|mathbf|mbox|hbox)\s*\{[^{}]*\})\s*\}")
 CURLY = str.maketrans("“”‘’", "\"\"''")
 QUOTES = (("`", "`"), ('"', '"'), ("**", "**"), ("'", "'"))
 LETTERS = re.compile(r"[^\W\d_]+(?:[ '-]+[^\W\d_]+)*")
@@ -55,7 +58,7 @@ def clean(text: str) -> str:
 
     Example: clean(r"$\left(x²,\,5\,280\right).$") == "(x^{2}, 5280)"
     """
-    text = unwrap(INVISIBLE.sub("", text))
+    text = unwrap(CELL_COMMA.sub(" &", INVISIBLE.sub("", text)))
     text = THIN_GROUPS.sub(lambda match: GROUP_MARK.sub("", match[0]), text)
     text = _dollars(spell(text).replace("\\textdollar", "\\$"))
     text = SKIPPED.sub(" ", LAYOUT.sub(" ", SIZED.sub(" ", text)))
@@ -79,7 +82,7 @@ def unwrap(text: str) -> str:
     before, text = None, text.translate(CURLY)
     while text != before:
         before = text
-        text = bare(text)
+        text = NESTED.sub(r"\1", bare(text))
         text = re.sub(r"(?<!\\)\\$", "", text)
         if text.endswith((",", ";", ":")) and not text.endswith(("\\,", "\\;", "\\:")):
             text = text[:-1].rstrip()
@@ -133,6 +136,20 @@ def words(text: str) -> str | None:
 def is_wording(text: str) -> bool:
     r"""Whether the whole text is set as words: `\text{yes}`."""
     return WORDING.fullmatch(bare(text)) is not None
+
+
+def flat(text: str) -> str:
+    """The text with one pair of brackets for each run of pairs that directly enclose one another: ((x)) is (x)."""
+    open_: list[int] = []
+    partner: dict[int, int] = {}
+    for place, character in enumerate(text):
+        if character in "({":
+            open_.append(place)
+        elif character in ")}" and open_ and (text[open_[-1]], character) in (("(", ")"), ("{", "}")):
+            partner[open_.pop()] = place
+    idle = {place for left, right in partner.items() if text[left + 1] == text[left] and partner.get(left + 1) == right - 1
+            for place in (left, right)}
+    return "".join(character for place, character in enumerate(text) if place not in idle)
 
 
 def depth(text: str) -> int:

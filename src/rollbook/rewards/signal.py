@@ -67,7 +67,8 @@ def signal(traces: Sequence[Trace], verdicts: Sequence[Verdict], *, seconds: flo
         mean=sum(known) / len(known) if known else None, within=_mean([_variance(own) for own in rewards.values() if own]),
         total=_variance(known) if known else None, truncated=truncated, agreement=agreement,
         cost_tokens=tokens / len(useful) if useful else None, cost_seconds=seconds / len(useful) if useful else None,
-        doubts=tuple(_doubts(len(useful) / len(groups), unscored, len(traces), truncated, agreement)))
+        doubts=(*_doubts(len(useful) / len(groups), unscored, len(traces), truncated, agreement),
+                      *_about_answers(bool(useful), right)))
 
 
 def _doubts(useful: float, unscored: Counter[str], attempts: int, truncated: float, agreement: float | None) -> list[str]:
@@ -84,6 +85,14 @@ def _doubts(useful: float, unscored: Counter[str], attempts: int, truncated: flo
     if truncated > MOST_TRUNCATED:
         found.append(f"{truncated:.0%} of the attempts are cut by their budget")
     return found
+
+
+def _about_answers(useful: bool, right: Sequence[Sequence[float | None]]) -> list[str]:
+    """Whether the spread is of the answers at all, where the reward says which answers are right."""
+    known = [[one for one in own if one is not None] for own in right]
+    if not useful or not any(known) or any(own and min(own) < max(own) for own in known):
+        return []
+    return ["no group has both right and wrong answers: what tells its attempts apart is their form or length alone"]
 
 
 def _variance(values: Sequence[float]) -> float:

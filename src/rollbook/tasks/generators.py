@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rollbook.records import Budget, Message, RawTask, RollbookError, Task, content_id
 from rollbook.records.codec import nearest
@@ -17,6 +17,9 @@ from rollbook.records.modes import CONTROLS
 from rollbook.records.recipe import Family, TaskSettings
 from rollbook.tasks.errors import TaskError
 from rollbook.tasks.expressions import Expression, numbers, parse
+
+if TYPE_CHECKING:
+    from rollbook.tasks.curated import Stored
 
 Generator = Literal["chain_sum", "products", "basic_arithmetic"]
 RejectReason = Literal["operand_out_of_range", "result_out_of_range", "duplicate_question", "reference_disagrees",
@@ -34,7 +37,7 @@ DRAWS_PER_PROBLEM = 40
 class Acquired:
     """What was drawn: `raw` and `tasks` in the same order, `rejected` counts by `family/reason`, `draws` by family.
 
-    `formatter` names how the question was shortened into the prompt.
+    `formatter` names how the question was shortened into the prompt; `curated` is the set that the tasks were read from.
     """
 
     raw: tuple[RawTask, ...]
@@ -42,6 +45,7 @@ class Acquired:
     rejected: Mapping[str, int]
     draws: Mapping[str, int]
     formatter: str = FORMATTER
+    curated: Stored | None = None
 
 
 def shares(settings: TaskSettings) -> dict[str, float]:

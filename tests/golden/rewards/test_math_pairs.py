@@ -1,6 +1,7 @@
 """The corpus of answer pairs: nothing wrong is accepted, nothing equal is refused beyond what is listed here."""
 
 import json
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from rollbook.rewards.boxes import last_box
 from rollbook.rewards.math import Undecided, UnparsableReference, equivalent
 
 HERE = Path(__file__).parent
-FILES = ("math_pairs_blind", "math_pairs_informed")
+FILES = ("math_pairs_blind", "math_pairs_second_blind", "math_pairs_informed")       # blind: written without the verifier's code
+LEAST = {"math_pairs_second_blind": 150}
 KNOWN_REFUSALS = {("15", "\\fbox{15}")}      # only \boxed is a box
 ROWS = [(name, json.loads(line)) for name in FILES for line in (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 KINDS = sorted({(name, row["kind"]) for name, row in ROWS})
@@ -34,13 +36,13 @@ def test_what_is_accepted_is_equal_and_what_is_equal_is_accepted(name, kind):
 
 
 def test_the_corpus_is_large_has_both_outcomes_and_repeats_nothing():
-    assert all(sum(file == name for file, _ in ROWS) >= 750 for name in FILES)
+    assert all(sum(file == name for file, _ in ROWS) >= LEAST.get(name, 750) for name in FILES)
     for name in FILES:
         equal = [row["equal"] for file, row in ROWS if file == name]
         assert 0.4 < sum(equal) / len(equal) < 0.6
-    blind, informed = ({(row["reference"], last_box(row["answer"]).answer) for file, row in ROWS if file == name
-                        and last_box(row["answer"]).answer} for name in FILES)
-    assert len(blind & informed) < 0.02 * len(ROWS)
+    boxed = [{(row["reference"], last_box(row["answer"]).answer) for file, row in ROWS if file == name
+              and last_box(row["answer"]).answer} for name in FILES]
+    assert all(len(one & other) < 0.02 * len(ROWS) for one, other in combinations(boxed, 2))
 
 
 @pytest.mark.parametrize("name", FILES)

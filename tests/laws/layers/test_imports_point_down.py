@@ -45,7 +45,7 @@ ALLOWED = {  # the table of the architecture
     "cli_plan": {"records", "recipes", "orchestration"},
     "cli_recipes": {"records", "evidence", "recipes", "cli_card", "cli_output"},
     "cli_audit": {"records", "ledger", "audit", "cli_output"},
-    "cli_rewards": {"records", "ledger", "rewards", "cli_output"},
+    "cli_rewards": {"records", "ledger", "rewards", "orchestration", "cli_output"},
     "cli_preflight": {"records", "recipes", "orchestration", "cli_progress"},
     "cli_curate": {"records", "orchestration"},
     "cli_env": {"records", "environments", "orchestration"},

@@ -55,6 +55,14 @@ def test_the_expected_score_lies_between_its_ends():
     lambda: sparrow_rerank(0.0, 0.0, []), lambda: sparrow_rerank(0.0, 0.0, [1.2]), lambda: sparrow_rerank(math.nan, 0.0, [1.0]),
     lambda: SparrowReward(length=0.0, invalid=0.0)(0.0, [], tokens=1, valid=True),
     lambda: expected_score({1: 0.0}, low=-1.0, high=1.0), lambda: expected_score({1: 0.0, 2: 0.0}, low=1.0, high=1.0),
+    lambda: SparrowReward(length="0.1", invalid=1.0), lambda: SparrowReward(length=-0.1, invalid=1.0),
+    lambda: SparrowReward(length=math.nan, invalid=1.0), lambda: SparrowReward(length=0.1, invalid=None),
+    lambda: SparrowReward(length=0.1, invalid=1.0)("2", [1.0], tokens=1, valid=True),
+    lambda: SparrowReward(length=0.1, invalid=1.0)(0.0, ["1"], tokens=1, valid=True),
+    lambda: SparrowReward(length=0.1, invalid=1.0)(0.0, [1.0], tokens=1.5, valid=True),
+    lambda: SparrowReward(length=0.1, invalid=1.0)(0.0, [1.0], tokens=1, valid=None),
+    lambda: expected_score({1: 0.0, 2: "0"}, low=-1.0, high=1.0), lambda: expected_score({1: 0.0, 2: 0.0}, low="a", high=1.0),
+    lambda: sparrow_rerank("x", 0.0, [1.0]), lambda: both_orders(("0", 0.0), (0.0, 0.0)),
     lambda: both_orders((math.nan, 0.0), (0.0, 0.0)), lambda: both_orders((-math.inf, -math.inf), (0.0, 0.0)),
 ])
 def test_what_is_no_probability_is_refused(act):

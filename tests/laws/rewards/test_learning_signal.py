@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from answered import task, trace
 
@@ -51,6 +53,16 @@ def test_missing_verdicts_unequal_second_verdicts_and_cut_attempts_are_doubted()
     found = signal(traces, verdicts, seconds=1.0, again=[verdicts[0], verdicts[1], verdicts[3], verdicts[2]])
     assert found.agreement == 0.5 and any("judged again" in doubt for doubt in found.doubts)
     assert any("budget" in doubt for doubt in signal(*made([1, 0], stop="length"), seconds=1.0).doubts)
+
+
+def test_a_spread_that_is_of_length_or_form_alone_is_doubted():
+    traces, verdicts = made([0, 0, 0], [1, 1, 1])
+    paid = [Scored(trace=one.trace, vector=replace(one.vector, total=one.vector.total - 0.1 * place)) for place, one in
+            enumerate(verdicts)]
+    found = signal(traces, paid, seconds=1.0)
+    assert found.useful == 2 and any("form or length alone" in doubt for doubt in found.doubts)
+    unknown = [Scored(trace=one.trace, vector=replace(one.vector, accuracy=None)) for one in paid]
+    assert not signal(traces, unknown, seconds=1.0).doubts
 
 
 def test_nothing_is_no_signal_but_an_error():

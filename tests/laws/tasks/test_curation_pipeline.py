@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from rollbook.cli import main
 from rollbook.records import RecordError, decode
-from rollbook.records.curation import CurationStage, TaskSet
+from rollbook.records.curation import CuratedSet, CurationStage
 from rollbook.tasks import TaskError
 from rollbook.tasks.curation import Helpers, curate, filters, load_pipeline
 from rollbook.tasks.curation.pipeline import read_task_set
@@ -58,7 +58,7 @@ def test_a_second_run_reads_what_is_done_and_gives_the_same_set(folder, monkeypa
     monkeypatch.setattr(filters.Completeness, "apply", lambda *_: pytest.fail("it was run again"))
     again = made(folder)
     assert again == first
-    decode(TaskSet, json.loads((folder / "out" / "taskset.json").read_bytes()))
+    decode(CuratedSet, json.loads((folder / "out" / "taskset.json").read_bytes()))
 
 
 def test_a_killed_curation_goes_on_at_the_stage_it_was_in(folder, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rollbook.audit.curated import curated_faults
 from rollbook.audit.detector import Detector, Row
 from rollbook.audit.index import RunIndex
 from rollbook.audit.plan import excuse
@@ -72,6 +73,8 @@ class AcquisitionDetector(Detector):
                 self.fail(record, f"{task} was trained on and never compared with an evaluation protocol",
                           "compare every training task with every protocol before the first update")
         self._protocols(run)
+        for evidence, remedy in curated_faults(run):
+            self.fail("CuratedSet", evidence, remedy)
         self._drawn(run)
         if self.recorded:
             self.checked(len(self.trained))

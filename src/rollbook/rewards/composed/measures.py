@@ -8,12 +8,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from rollbook.records import Scorer, Task, TaskId, Trace, Unrated, VerifierStamp, digest
 from rollbook.records.composition import OWN, SCORERS, Part
 from rollbook.records.modes import NO_THINK, control_of
-from rollbook.records.sandbox import SolutionRunner
+from rollbook.records.sandbox import Language, SolutionRunner
 from rollbook.rewards.errors import RewardError
 from rollbook.rewards.magistral import CLOSE, OPEN, format_gate
 from rollbook.rewards.pool import Failure
@@ -35,6 +35,8 @@ SPECS: Mapping[str, Callable[..., VerifierSpec]] = {
     "instructions": INSTRUCTIONS.with_settings, "language_consistency": language_spec}
 STRUCTURED = frozenset({"sql", "formats", "instructions", "code", "code_fraction"})      # their reference is JSON
 FORMAT_RULES = ("magistral_format", "magistral_code_format", "thinking_mode")
+CODE_SETTINGS: Mapping[str, tuple[type, ...]] = {"tests": (int,), "compare": (str,), "tolerance": (float, int), "block": (str,),
+                                                 "languages": (str,)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +85,54 @@ def measure_of(name: str, part: Part, sources: Sources, *, seconds: float, worke
             raise RewardError(f"the part {name} runs code and was handed no sandbox", got=part.measure,
                               why="an untrusted solution runs nowhere else",
                               fix="install bubblewrap: apt-get install bubblewrap")
-        options: dict[str, Any] = dict(part.settings)
-        code = CodeVerifier(sources.runner, fraction=part.measure == "code_fraction", **options)
+        code = CodeVerifier(sources.runner, fraction=part.measure == "code_fraction", **code_options(name, part))
         return ByVerifier(part, code)
-    spec = own_spec(part) if kind == OWN else SPECS[part.measure](**part.settings)
-    spec = dataclasses.replace(spec, seconds=seconds)
-    return ByVerifier(part, Verifier(spec, workers=workers))
+    return ByVerifier(part, Verifier(dataclasses.replace(spec_of(name, part), seconds=seconds), workers=workers))
+
+
+def check_settings(name: str, part: Part) -> None:
+    """Refuses settings that the part's verifier does not have, before anything is started; RewardError."""
+    if part.measure in ("code", "code_fraction"):
+        code_options(name, part)
+        part_languages(part)
+    elif part.measure.partition(":")[0] in SCORERS or part.measure in FORMAT_RULES:
+        if part.settings:
+            raise RewardError(f"the part {name} has settings that {part.measure} does not read", got=", ".join(part.settings),
+                              why="they would be ignored", fix="leave them out")
+    else:
+        spec_of(name, part).stamp()
+
+
+def spec_of(name: str, part: Part) -> VerifierSpec:
+    """The verifier of a part with its settings; RewardError where it has no such setting."""
+    try:
+        return own_spec(part) if part.measure.partition(":")[0] == OWN else SPECS[part.measure](**part.settings)
+    except TypeError as error:
+        raise RewardError(f"the part {name} has settings that {part.measure} cannot take", got=repr(dict(part.settings))[:120],
+                          why=str(error)[:120], fix="see docs/verifiers.md for its settings") from None
+
+
+def code_options(name: str, part: Part) -> dict[str, Any]:
+    """What a part says of its code verifier; RewardError with the first setting that it does not have or cannot take."""
+    for key, value in part.settings.items():
+        kinds: tuple[type, ...] | None = CODE_SETTINGS.get(key)
+        if kinds is None:
+            raise RewardError(f"the part {name} has a setting that {part.measure} does not have", got=key,
+                              fix=f"it has: {', '.join(CODE_SETTINGS)}")
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise RewardError(f"the part {name} has a setting of another type: {key}", got=repr(value),
+                              fix=f"write it as {kinds[0].__name__}")
+    return {key: value for key, value in part.settings.items() if key != "languages"}
+
+
+def part_languages(part: Part) -> tuple[Language, ...]:
+    """The languages whose solutions a code part runs, `languages: "python,cpp"`; Python alone where it names none."""
+    named = [one.strip() for one in str(part.settings.get("languages", "python")).split(",") if one.strip()]
+    unknown = [one for one in named if one not in get_args(Language)]
+    if unknown or not named:
+        raise RewardError("a code part names languages that no sandbox here runs", got=", ".join(unknown) or "none",
+                          fix=f"of {', '.join(get_args(Language))}, separated by commas")
+    return tuple(dict.fromkeys(named))  # type: ignore[arg-type]
 
 
 def own_spec(part: Part) -> VerifierSpec:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rollbook.records import digest
-from rollbook.records.sandbox import Answer, SandboxError, Solution, SolutionRunner
+from rollbook.records.sandbox import Answer, Language, SandboxError, Solution, SolutionRunner
 from rollbook.tasks.curation.filters import Filtered, Helpers
 from rollbook.tasks.curation.rows import Candidate
 
@@ -27,11 +27,13 @@ INTEGER = re.compile(r"-?\d{1,9}")
 class CodeConsensus:
     """Validates the tests of code rows by their solutions. `agreement` is the share of solutions that must give the most frequent
     output, `solutions` how many a row needs to be changed by them; `make_up_to` tests are made from given inputs where there are
-    fewer. Solutions that contradict most tests are no witnesses: they are left out once."""
+    fewer. Solutions that contradict most tests are no witnesses: they are left out once. Rows in another language than those of
+    `languages` are rejected where they would have to be run."""
 
     agreement: float = 0.8
     solutions: int = 3
     make_up_to: int = 0
+    languages: tuple[Language, ...] = ("python",)
 
     def apply(self, rows: Sequence[Candidate], helpers: Helpers) -> Filtered:
         runner: SolutionRunner = helpers.need("runner", "CodeConsensus")    # type: ignore[assignment]
@@ -52,6 +54,8 @@ class CodeConsensus:
         solutions = [str(one) for one in row.more.get("solutions") or ()]
         if len(solutions) < self.solutions:
             return row if tests and all("output" in test for test in tests) else "too few solutions to make tests"
+        if row.more.get("language", "python") not in self.languages:
+            return "in a language that is not run here"
         tests += [{"input": given} for given in made_inputs(tests, self.make_up_to, row.problem)]
         if not tests:
             return "no test input"

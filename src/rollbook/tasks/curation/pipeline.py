@@ -24,7 +24,7 @@ import yaml
 
 from rollbook.records import CodecError, Message, canonical, content_id, decode, digest, encode
 from rollbook.records.codec import nearest
-from rollbook.records.curation import CurationStage, TaskSet
+from rollbook.records.curation import CuratedSet, CurationStage
 from rollbook.tasks.curation import consensus, filters, grading, rewriting, rows, units
 from rollbook.tasks.curation.filters import Filtered, Helpers
 from rollbook.tasks.curation.rows import Candidate, candidate_of, read_candidates, rows_hash
@@ -34,7 +34,7 @@ SCHEMA = "rollbook.curation/1"
 Stage = (filters.Completeness | filters.Verifiability | filters.ExactDuplicates | filters.NgramDuplicates | filters.NearDuplicates
          | filters.Decontaminate | grading.Grade | grading.PassRate | grading.TwoPass | grading.MajorityDisagrees
          | grading.ScoreVariance | grading.TraceCaps | grading.UpsampleHard | units.SemanticClusters | units.Split
-         | consensus.CodeConsensus | rewriting.ChoiceToStatement | rewriting.MixGeneral)
+         | consensus.CodeConsensus | rewriting.ChoiceToStatement | rewriting.CodeLanguages | rewriting.MixGeneral)
 MODULES = (filters, grading, units, consensus, rewriting, rows)
 Told = Callable[[CurationStage], None]
 
@@ -93,7 +93,7 @@ def load_pipeline(file: Path) -> Pipeline:
         raise TaskError(f"{file}: {error.what}", got=error.got, why=error.why, fix=error.fix) from None
 
 
-def curate(pipeline: Pipeline, helpers: Helpers, out: Path, told: Told) -> TaskSet:
+def curate(pipeline: Pipeline, helpers: Helpers, out: Path, told: Told) -> CuratedSet:
     """Runs what is not done yet; a stage whose input, settings and code are those of its record is read, not run again."""
     files = [helpers.folder / name for name in pipeline.input]
     for file in files:
@@ -204,12 +204,12 @@ def _replayed(folder: Path, held: Sequence[Candidate], keys: dict[int, bytes]) -
 
 
 def _finished(pipeline: Pipeline, out: Path, made: tuple[Sequence[Candidate], Sequence[CurationStage], Counter[str],
-                                                        Sequence[Path]]) -> TaskSet:
+                                                        Sequence[Path]]) -> CuratedSet:
     held, records, unread, files = made
     part = out / "tasks.jsonl.part"
     _write(part, (row.document() for row in held))
     name = _file_digest(part)
-    made_set = TaskSet(name=pipeline.name, tasks=name, rows=len(held), sides=units.sides(held),
+    made_set = CuratedSet(name=pipeline.name, tasks=name, rows=len(held), sides=units.sides(held),
                        stages=tuple(content_id(record) for record in records), unread=dict(sorted(unread.items())),
                        sources={file.name: _file_digest(file) for file in files}, pipeline=digest(canonical(encode(pipeline))))
     os.chmod(part, 0o444)
@@ -231,10 +231,10 @@ def _claim(out: Path, pipeline: Pipeline) -> None:
     file.write_bytes(canonical(encode(pipeline)) + b"\n")
 
 
-def read_task_set(folder: Path) -> tuple[TaskSet, list[dict[str, Any]]]:
+def read_task_set(folder: Path) -> tuple[CuratedSet, list[dict[str, Any]]]:
     """A task set with its rows; TaskError where the file is not the one that was curated."""
     try:
-        made: TaskSet = decode(TaskSet, json.loads((folder / "taskset.json").read_bytes()))
+        made: CuratedSet = decode(CuratedSet, json.loads((folder / "taskset.json").read_bytes()))
     except (OSError, ValueError, CodecError) as error:
         raise TaskError(f"{folder} holds no task set", got=str(error)[:120], fix="make one with `rollbook curate`") from None
     if (found := _file_digest(folder / "tasks.jsonl")) != made.tasks:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rollbook.records import ChatModel, Message, Question, Unrated
+from rollbook.records.sandbox import Language
 from rollbook.tasks.curation.filters import Filtered, Helpers
 from rollbook.tasks.curation.rows import Candidate, read_candidates
 from rollbook.tasks.errors import TaskError
@@ -89,6 +90,41 @@ class ChoiceToStatement:
         more = {key: value for key, value in row.more.items() if key != "options"}
         right = str(row.more["options"][fit[row.number]]).strip()
         return replace(row, kind="math", problem=version.strip(), reference=right, more={**more, "rewritten_from": row.problem})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeLanguages:
+    """Asks for code rows that read standard input and print in each of `languages`, one row for each (2506.10910 section 4).
+
+    `ask` maps a language to the sentence that is put behind the problem. Such rows share their lineage, so that no split parts
+    them; solutions stay with the row of their own language. Rows with a function to call are left as they are.
+    """
+
+    ask: Mapping[Language, str]
+
+    def apply(self, rows: Sequence[Candidate], helpers: Helpers) -> Filtered:
+        if not self.ask:
+            raise TaskError("CodeLanguages.ask names no language", got="none", fix="ask: {python: .., cpp: ..}")
+        done = Filtered(kept=[])
+        after = max((row.number for row in rows), default=0)
+        for row in rows:
+            if row.kind != "code" or row.more.get("function"):
+                done.kept.append(row)
+                continue
+            for place, (language, sentence) in enumerate(self.ask.items()):
+                after += place > 0
+                done.added += place > 0
+                done.changed[f"asked for in {language}"] += 1
+                done.kept.append(_in(row, language, sentence, row.number if not place else after))
+        return done
+
+
+def _in(row: Candidate, language: Language, sentence: str, number: int) -> Candidate:
+    own = row.more.get("language", "python") == language
+    more = {key: value for key, value in row.more.items() if key != "solutions" or own}
+    family = row.lineage.get("parent") or row.digest().hex()
+    return replace(row, number=number, problem=f"{row.problem.rstrip()}\n\n{sentence}", lineage={**row.lineage, "parent": family},
+                   more={**more, "language": language})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

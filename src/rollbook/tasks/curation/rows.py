@@ -15,7 +15,7 @@ from rollbook.records import canonical
 Kind = Literal["math", "code", "choice", "text", "general"]
 KINDS: tuple[str, ...] = get_args(Kind)
 BOM = b"\xef\xbb\xbf"
-TEXTS = ("problem", "reference", "family", "source", "licence", "language", "function", "side", "cluster")
+TEXTS = ("problem", "reference", "family", "source", "licence", "language", "function", "side", "cluster", "unit")
 LISTS = ("options", "tests", "solutions", "traces", "scores")
 MAPPINGS = ("lineage", "grades")
 MAX_CHARACTERS = 200_000

@@ -30,7 +30,7 @@ class SemanticClusters:
 
     cosine: float = 0.9
     jaccard: float = 0.8
-    embed_at_most: int = 20_000
+    embed_at_most: int = 50_000
     per_cluster: int | None = None
 
     def apply(self, rows: Sequence[Candidate], helpers: Helpers) -> Filtered:
@@ -70,7 +70,7 @@ def alike_templates(texts: Sequence[str], jaccard: float) -> Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Writes a `side` into every row: about `heldout` rows held out, whole units at a time, by `seed`.
+    """Writes a `side` and its `unit` into every row: about `heldout` rows held out, whole units at a time, by `seed`.
 
     A unit is everything joined by an equal `cluster`, an equal value of a lineage key, an equal family where `families` is
     true, or near duplication (`jaccard`, whatever the numbers). TaskError where no choice of units comes within a tenth of
@@ -99,7 +99,7 @@ class Split:
             raise TaskError(f"no units of together about {self.heldout} rows to hold out", got=f"{self.heldout - left}",
                             why=f"{len(sizes)} units, the largest of {max(sizes.values(), default=0)} rows, may not be cut",
                             fix="hold out fewer rows, or raise the cosine that joins clusters")
-        done = Filtered(kept=[replace(row, more={**row.more, "side": "heldout" if one in held else "train"})
+        done = Filtered(kept=[replace(row, more={**row.more, "side": "heldout" if one in held else "train", "unit": f"u{one}"})
                               for row, one in zip(rows, unit, strict=True)])
         done.changed["side written"] = len(done.kept)
         done.notes = {"units": len(sizes), "largest unit": max(sizes.values(), default=0), "heldout rows": self.heldout - left}

@@ -11,7 +11,8 @@ from rollbook.rewards.verifiers.mathematics.equality import CONSTANTS, form, sam
 from rollbook.rewards.verifiers.mathematics.exact import exact
 from rollbook.rewards.verifiers.mathematics.gathered import same_items
 from rollbook.rewards.verifiers.mathematics.matrices import flatten
-from rollbook.rewards.verifiers.mathematics.nodes import Node, Unsupported, number, substitute, symbols
+from rollbook.rewards.verifiers.mathematics.nodes import Node, Unsupported, number, substitute, symbol, symbols
+from rollbook.rewards.verifiers.mathematics.piecewise import same_piecewise
 from rollbook.rewards.verifiers.mathematics.units import parse_unit
 
 SETS = frozenset({"union", "intersection", "difference", "builder", "field", "any_of", "all_of"})
@@ -87,21 +88,27 @@ def _same_progression(one: Node, other: Node, parameter: str) -> bool:
 
 
 def _cases(answer: Node, wanted: Node) -> bool | None:
-    """Piecewise definitions: the same value under the same condition, in any order."""
+    """Piecewise definitions: the same value under the same condition, in any order; or the same values throughout."""
     if "cases" not in (answer.kind, wanted.kind):
         return None
     if answer.kind != wanted.kind:
-        return False
+        return bool({answer.kind, wanted.kind} & EXPRESSIONS) and same_piecewise(answer, wanted) is True
 
     def same_row(one: Node, other: Node) -> bool:
         return len(one.args) == len(other.args) and all(_same(a, b) for a, b in zip(one.args, other.args, strict=True))
 
-    return same_items(list(answer.args), list(wanted.args), same_row)
+    return same_items(list(answer.args), list(wanted.args), same_row) or same_piecewise(answer, wanted) is True
+
+
+def _residue(node: Node) -> Node:
+    """`3 mod 7` beside a congruence is one."""
+    return Node("congruence", (symbol(""), *node.args)) if node.kind == "call" and node.value == "mod" else node
 
 
 def _congruence(answer: Node, wanted: Node) -> bool | None:
     if "congruence" not in (answer.kind, wanted.kind):
         return None
+    answer, wanted = (_residue(node) for node in (answer, wanted))
     if answer.kind != wanted.kind or not same_value(answer.args[2], wanted.args[2]):
         return False
     unnamed = "" in (answer.args[0].value, wanted.args[0].value)

@@ -33,6 +33,8 @@ def exact(node: Node, bound: Mapping[str, Fraction] = NOTHING) -> Fraction | Non
             return _call(node, bound)
         case "calculus":
             return _finite(node, bound)
+        case "power" if (unit := _unit_power(node, bound)) is not None:
+            return unit
         case "add" | "multiply" | "negate" | "divide" | "power":
             values = [exact(arg, bound) for arg in node.args]
             known = [value for value in values if value is not None]
@@ -41,6 +43,51 @@ def exact(node: Node, bound: Mapping[str, Fraction] = NOTHING) -> Fraction | Non
             return _arithmetic(node, known)
         case _:
             return None
+
+
+def _unit_power(node: Node, bound: Mapping[str, Fraction]) -> Fraction | None:
+    """1 or -1 to an integer that is too large to be written; None for any other power."""
+    base = node.args[0]
+    if not (base.kind == "number" or (base.kind == "negate" and base.args[0].kind == "number")) or abs(exact(base,
+                                                                                                             bound) or 0) != 1:
+        return None
+    try:
+        exact(node.args[1], bound)
+    except TooLarge:
+        parity = _parity(node.args[1], bound)
+        if parity is not None:
+            return Fraction(-1 if parity and exact(base, bound) == -1 else 1)
+    return None
+
+
+def _parity(node: Node, bound: Mapping[str, Fraction]) -> int | None:
+    """0 or 1 for an even or odd integer, however large; None where that is not known."""
+    try:
+        value = exact(node, bound)
+        return None if value is None or value.denominator != 1 else value.numerator % 2
+    except TooLarge:
+        pass
+    if node.kind == "call" and node.value == "factorial":
+        return 0                                    # too large to be computed: it has a factor of two
+    if node.kind == "power":
+        return _parity(node.args[0], bound) if _is_positive(node.args[1], bound) else None
+    if node.kind not in ("add", "multiply", "negate"):
+        return None
+    parts = [_parity(arg, bound) for arg in node.args]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    return min(known) if node.kind == "multiply" else sum(known) % 2
+
+
+def _is_positive(node: Node, bound: Mapping[str, Fraction]) -> bool:
+    """Whether a number is surely a positive integer, however large."""
+    try:
+        value = exact(node, bound)
+        return value is not None and value > 0 and value.denominator == 1
+    except TooLarge:
+        return (node.kind == "call" and node.value == "factorial") or (
+            node.kind in ("power", "multiply", "add") and all(_is_positive(arg, bound) for arg in node.args))
 
 
 def _plain(node: Node) -> bool:

@@ -14,6 +14,8 @@ DAY_FIRST = re.compile(rf"(\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?({MONTH})\.?(?
 MONTH_FIRST = re.compile(rf"({MONTH})\.?\s+(\d{{1,2}})(?:st|nd|rd|th)?(?:\s*,?\s*(\d{{4}}))?")
 ISO = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
 CLOCK = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*([ap])\.?\s?m\.?", re.IGNORECASE)
+NAMED_HOUR = re.compile(r"(?:12(?::00)?\s*)?(noon|midday|midnight)")
+ARTICLE = re.compile(r"^(?:an?|the) (?=[^\W\d_]{3})")
 OCLOCK = re.compile(r"([01]?\d|2[0-4])\s*o'?\s?clock", re.IGNORECASE)
 PLAIN_CLOCK = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?")
 BASED = re.compile(r"(?:\\(?:text|mathrm)\s*)?\{?\s*(-?[0-9A-Fa-f.]+)\s*\}?\s*_\s*\{?\s*(?:\\text\s*\{)?\s*"
@@ -95,8 +97,8 @@ def _date(answer: str, reference: str) -> bool | None:
 def _seconds(text: str) -> tuple[int, bool] | None:
     """Seconds after midnight, and whether am or pm was said."""
     shown = _shown(text)
-    if shown.lower() in ("noon", "midnight"):
-        return (43200 if shown.lower() == "noon" else 0), True
+    if match := NAMED_HOUR.fullmatch(shown.lower()):
+        return (0 if match[1] == "midnight" else 43200), True
     if match := OCLOCK.fullmatch(shown):
         return int(match[1]) * 3600, False
     if match := CLOCK.fullmatch(shown):
@@ -183,7 +185,8 @@ def _words(answer: str, reference: str) -> bool | None:
         if listed is not None and "\\text" in reference:
             return _listed(answer) == listed
         return False if is_wording(reference) and re.search("[A-Za-z]{3}", reference[6:]) and found != wanted else None
-    if found is not None and (found == wanted or any({found, wanted} <= group for group in SAME_WORDS)):
+    if found is not None and (ARTICLE.sub("", found) == ARTICLE.sub("", wanted)
+                              or any({found, wanted} <= group for group in SAME_WORDS)):
         return True if is_wording(reference) or answer == reference or (_wordly(answer) and _wordly(reference)) else None
     if as_mathematics(reference) != reference or as_mathematics(answer) != answer:
         return None
