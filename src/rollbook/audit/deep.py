@@ -20,8 +20,9 @@ from rollbook.ledger import Ledger, environment_manifest
 from rollbook.ledger.sameness import in_words, unlike
 from rollbook.models.decoder import Decoder
 from rollbook.models.load import load_policy
+from rollbook.models.shape import load_shaped
 from rollbook.models.tokenizer import ChatTokenizer
-from rollbook.models.weights import load_into, read_tensors, weight_hash
+from rollbook.models.weights import read_tensors, weight_hash
 from rollbook.records import (
     EnvironmentImage,
     EnvironmentProof,
@@ -85,9 +86,9 @@ class Work:
         """Puts the stored weights of a version into the decoder; their hash."""
         folder = self.stored[version.id]
         if folder is None:
-            load_into(self.decoder, dict(load_policy(self.recipe.settings.model).decoder.named_parameters()))
+            load_shaped(self.decoder, dict(load_policy(self.recipe.settings.model).decoder.named_parameters()))
         else:
-            load_into(self.decoder, read_tensors(self.ledger.root / folder))
+            load_shaped(self.decoder, read_tensors(self.ledger.root / folder))
         return weight_hash(self.decoder.named_parameters())
 
 

@@ -9,10 +9,11 @@ import numpy as np
 from rollbook.audit.index import RunIndex
 from rollbook.records import Merged, Ranking
 from rollbook.records.graph import START
-from rollbook.records.recipe import Merge, PolicyGradient, Preference, RewardModel
+from rollbook.records.recipe import Merge, PolicyGradient, Preference, Prune, RewardModel
 from rollbook.tasks.splits import apportion
 
 AVERAGED = "average_in_training"        # what a policy stage with `ema` ends with
+PRUNED = "pruned"                       # what a stage ends with that leaves out layers and neurons
 Held = Mapping[str, Sequence[tuple[str, Ranking]]]      # source -> its rankings with their ids, in the order of their table
 
 
@@ -53,6 +54,8 @@ def merge_fault(run: RunIndex, merged: Merged, ended: Mapping[str, str]) -> str:
     names = {index: name for name, index in run.version_ids.items()}
     if isinstance(stage, PolicyGradient) and stage.ema is not None:
         wanted = {"parts": {names.get(max(names, default=0)): 1.0}, "method": AVERAGED, "base": None, "decay": stage.ema}
+    elif isinstance(stage, Prune):
+        wanted = {"parts": {{**ended, START: names.get(0)}.get(stage.policy): 1.0}, "method": PRUNED, "base": None, "decay": None}
     elif isinstance(stage, Merge):
         versions = {**ended, START: names.get(0)}
         wanted = {"parts": {versions.get(source): weight for source, weight in stage.policies.items()}, "method": stage.method,

@@ -19,8 +19,9 @@ from rollbook.audit.ruler import TOLERANCES, Ruler
 from rollbook.ledger import Event, Ledger, environment_manifest
 from rollbook.ledger.sameness import Unlike, unlike
 from rollbook.models.load import Policy, load_policy
+from rollbook.models.shape import load_shaped
 from rollbook.models.tokenizer import load_tokenizer
-from rollbook.models.weights import load_into, published_hash, read_tensors, weight_hash
+from rollbook.models.weights import published_hash, read_tensors, weight_hash
 from rollbook.records import (
     Batch,
     Credit,
@@ -188,9 +189,9 @@ class Replay(Beside):
         if self.resident == version.id and (self.ruler.exact or not folder.is_dir()):
             return
         if folder.is_dir():
-            load_into(self.decoder, read_tensors(folder))
+            load_shaped(self.decoder, read_tensors(folder))
         elif version.id == self.first.id:
-            load_into(self.decoder, dict(load_policy(self.settings.model).decoder.named_parameters()))
+            load_shaped(self.decoder, dict(load_policy(self.settings.model).decoder.named_parameters()))
         else:
             raise LedgerError(f"the weights of version {version.index} are not to be had",
                               why="it is neither the start of the run nor the end of a stage with a checkpoint")

@@ -34,9 +34,10 @@ from rollbook.records import (
     content_id,
 )
 from rollbook.records.graph import START
-from rollbook.records.recipe import Distill, Merge, PolicyGradient, Preference, RewardModel, Settings, Sft
+from rollbook.records.recipe import Distill, Merge, PolicyGradient, Preference, Prune, RewardModel, Settings, Sft
 from rollbook.training.merging import merged_weights
 from rollbook.training.policy import PolicyLearner
+from rollbook.training.pruning import pruned_weights
 from rollbook.training.value import CriticLearner
 
 Trained = Sft | PolicyGradient | RewardModel | Preference | Distill
@@ -175,10 +176,17 @@ class Beside:
         stage = self.settings.stages[merged.stage]
         if isinstance(stage, PolicyGradient) and merged.stage == self.now and not self._given_up():
             self._averaged(identity, merged)
-        if self.ruler.found or not isinstance(stage, Merge):
-            return
+        if not self.ruler.found and isinstance(stage, (Merge, Prune)):
+            self._made(identity, merged, stage)
+
+    def _made(self, identity: str, merged: Merged, stage: Merge | Prune) -> None:
+        """A policy that was made of others without a step, made again."""
         self.ruler.at(merged.stage, f"merge of {merged.stage}", identity)
         try:
+            if isinstance(stage, Prune):
+                less = pruned_weights(self._weights_of(stage.policy), layers=stage.layers, intermediate=stage.intermediate)
+                self.ruler.hash("weights", merged.weights, weight_hash(less.items()))
+                return
             parts = [(self._weights_of(source), weight) for source, weight in sorted(stage.policies.items())]
             base = None if stage.base is None else self._weights_of(stage.base)
         except LedgerError as error:

@@ -15,7 +15,8 @@ from rollbook.audit.ruler import Ruler
 from rollbook.experience.batches import Packed
 from rollbook.models.decoder import Decoder
 from rollbook.models.scalar import ScalarModel, on_body, read_scalar
-from rollbook.models.weights import load_into, weight_hash
+from rollbook.models.shape import load_shaped
+from rollbook.models.weights import weight_hash
 from rollbook.records import Demonstration, LedgerError, ModuleUpdate, ModuleVersion, Ranking, TaskId, Trace
 from rollbook.records.recipe import Distill, PolicyGradient, Preference, RewardModel
 from rollbook.training.averaging import Average
@@ -169,7 +170,7 @@ def equip(learner: PolicyLearner, stage: PolicyGradient, held: Held) -> None:
 
 def _frozen(held: Held, source: str) -> Decoder:
     model = copy.deepcopy(held.decoder)
-    load_into(model, held.weights_of(source))
+    load_shaped(model, held.weights_of(source))
     return frozen_copy(model, held.dtype)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rollbook.models.decoder import Decoder
 from rollbook.models.fallback import Fallback
 from rollbook.models.layout import Layout
+from rollbook.models.shape import load_shaped
 from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.models.weights import load_into, put_in_place, read_tensors
 from rollbook.records import ModelError
@@ -73,7 +74,7 @@ class ScalarModel(nn.Module):
 def on_body(policy: Decoder, weights: Mapping[str, Tensor], *, layers: int, seed: int) -> ScalarModel:
     """A new scalar model whose body has these weights; `policy` gives the architecture."""
     body = copy.deepcopy(policy).requires_grad_(True)
-    load_into(body, weights)
+    load_shaped(body, weights)
     if hasattr(body, "lm_head"):
         body.lm_head.requires_grad_(False)
     return ScalarModel(body, layers=layers, seed=seed)
@@ -91,7 +92,7 @@ def save_scalar(folder: Path, model: ScalarModel, tokenizer: ChatTokenizer) -> N
 
 
 def read_scalar(folder: Path, policy: Decoder) -> ScalarModel:
-    """The scalar model of a folder; its body has the architecture of `policy`."""
+    """The scalar model of a folder; its body has the architecture of `policy`, and the shape of its own weights."""
     head = load_file(str(folder / HEAD))
     model = on_body(policy, read_tensors(folder), layers=2 if "inner.weight" in head else 1, seed=0)
     load_into(model, {**{f"body.{name}": value.detach() for name, value in model.body.named_parameters()}, **head})  # type: ignore[arg-type]

@@ -15,7 +15,8 @@ import torch
 from rollbook.ledger import Ledger
 from rollbook.models.decoder import Decoder
 from rollbook.models.load import Policy, load_policy
-from rollbook.models.weights import load_into, read_tensors, save_checkpoint
+from rollbook.models.shape import load_shaped
+from rollbook.models.weights import read_tensors, save_checkpoint
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.surroundings import Surroundings, rollouts_of
 from rollbook.records import (
@@ -106,7 +107,7 @@ class Session:
         version = self.versions[stage]
         self.policy.decoder.requires_grad_(True)                    # whatever an earlier stage has frozen
         if self.resident != version.id:
-            load_into(self.policy.decoder, self.weights(version))
+            load_shaped(self.policy.decoder, self.weights(version))
             self.publisher.rehash()
             self.publisher.load(version.index)
             self.resident = version.id
@@ -129,7 +130,7 @@ class Session:
     def frozen(self, stage: str) -> Decoder:
         """A frozen copy of the weights that `stage` ended with, whatever the decoder holds now."""
         decoder = copy.deepcopy(self.policy.decoder)
-        load_into(decoder, self.weights(self.versions[stage]))
+        load_shaped(decoder, self.weights(self.versions[stage]))
         return frozen_copy(decoder, self.dtype)
 
     def finish(self, stage: str, kind: str, started: PolicyVersion, ended: PolicyVersion) -> None:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rollbook.ledger.layout import sync_file, sync_folder
+from rollbook.models.shape import load_shaped
 from rollbook.models.weights import load_into, weight_hash
 from rollbook.orchestration.session import Session
 from rollbook.records import CodecError, LedgerError, PolicyVersion, decode, digest, encode
@@ -102,7 +103,7 @@ def read_state(root: Path) -> StepState | None:
 
 def restore(session: Session, state: StepState) -> None:
     """The policy's weights, numbering and engine as they were."""
-    load_into(session.policy.decoder, _loaded(session.root, f"{POLICY}.safetensors"))
+    load_shaped(session.policy.decoder, _loaded(session.root, f"{POLICY}.safetensors"))
     session.resident = None
     session.publisher.next_index = state.next_index
     session.publisher.rehash()

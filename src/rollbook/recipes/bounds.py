@@ -80,6 +80,7 @@ BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     r.Dpo: {"beta": POSITIVE},
     r.Llama3Dpo: {"beta": POSITIVE, "nll_coefficient": NATURAL},
     r.Merging: {"alpha": Bound(0, 1), "keep": Bound(0, 1, open_low=True), "seed": NATURAL},
+    r.Prune: {"intermediate": COUNT},
     r.Merge: {"decay": PROBABILITY},
 }
 

@@ -16,14 +16,17 @@ from rollbook.records.recipe import (
     Merge,
     Preference,
     Principle,
+    Prune,
     RejectionSampling,
     Revise,
     RewardModel,
     Settings,
+    Tiny,
+    Vllm,
 )
 
 MEASURES = ("accuracy", "format", "tokens")
-Kinds = RejectionSampling | Comparisons | RewardModel | Preference | Merge | Distill | Revise | Lessons
+Kinds = RejectionSampling | Comparisons | RewardModel | Preference | Merge | Distill | Revise | Lessons | Prune
 
 
 def check(stage: Kinds, path: str, settings: Settings, problems: Problems) -> None:
@@ -44,6 +47,8 @@ def check(stage: Kinds, path: str, settings: Settings, problems: Problems) -> No
             _preference(stage, path, settings, problems)
         case Merge():
             _merge(stage, path, problems)
+        case Prune():
+            _prune(stage, path, settings, problems)
         case Distill():
             _distill(stage, path, settings, problems)
         case _:
@@ -130,6 +135,18 @@ def _distill(stage: Distill, path: str, settings: Settings, problems: Problems) 
     if stage.sampling.top_p < 1 or stage.sampling.top_k or stage.sampling.min_p or stage.sampling.temperature == 0:
         refuse(problems, f"{path}.sampling must draw from all ids", str(stage.sampling), "the KL is over the whole vocabulary",
                f"set {path}.sampling.top_p = 1, top_k = 0, min_p = 0 and a temperature above 0")
+
+
+def _prune(stage: Prune, path: str, settings: Settings, problems: Problems) -> None:
+    if list(stage.layers) != sorted(set(stage.layers)) or not stage.layers or min(stage.layers) < 0:
+        refuse(problems, f"{path}.layers must name layers to keep, each once and rising from 0", str(list(stage.layers)),
+               "a model has an order, and needs a layer", f"for example {path}.layers = [0, 1]")
+    if isinstance(settings.model, Tiny) and stage.intermediate is not None and settings.model.experts:
+        refuse(problems, f"{path}.intermediate is for plain feed-forwards", "a mixture of experts",
+               "every expert has neurons of its own", f"set {path}.intermediate = null")
+    if isinstance(settings.run.engine, Vllm):
+        refuse(problems, f"{path} changes the shape of the policy", "run.engine Vllm",
+               "a server was started with the shape of the initial model", "sample in the run's own process")
 
 
 def _data(data: object, path: str, problems: Problems) -> None:

@@ -17,6 +17,7 @@ from rollbook.records.recipe import (
     PassRate,
     PolicyGradient,
     Preference,
+    Prune,
     RejectionSampling,
     Revise,
     RewardModel,
@@ -24,7 +25,7 @@ from rollbook.records.recipe import (
     Stage,
 )
 
-TRAINED: tuple[type, ...] = (Sft, PolicyGradient, Preference, Merge, Distill)       # kinds that leave a policy
+TRAINED: tuple[type, ...] = (Sft, PolicyGradient, Preference, Merge, Distill, Prune)       # kinds that leave a policy
 POLICY = (TRAINED, "policy")
 RANKINGS: tuple[tuple[type, ...], str] = ((Comparisons,), "rankings")
 SOURCES: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -51,6 +52,24 @@ def check(stages: Mapping[str, Stage], problems: Problems) -> None:
     if loop := graph.cycle(stages):
         refuse(problems, "stages wait for each other in a cycle", " -> ".join(loop), "none of them could ever start",
                "let one of them read `start`")
+    else:
+        for name, stage in stages.items():
+            _check_shape(stages, name, stage, problems)
+
+
+def _check_shape(stages: Mapping[str, Stage], name: str, stage: Stage, problems: Problems) -> None:
+    """What is merged with a policy has its shape: it was pruned as that one was."""
+    others: Mapping[str, str] = {}
+    if isinstance(stage, Merge):
+        others = {f"policies.{other}": other for other in stage.policies}
+    elif isinstance(stage, Preference) and stage.merging is not None:
+        others = {"merging.base": stage.merging.base}
+    mine = graph.shape(stages, graph.begins(stage)) if others else None
+    for field, other in others.items():
+        if mine != (theirs := graph.shape(stages, other)):
+            refuse(problems, f"stages.{name}.{field} names a policy of another shape", f"{theirs or 'the model itself'} for "
+                   f"{mine or 'the model itself'}", "weights of different shapes cannot be added",
+                   "name policies that the same stage pruned, or none did")
 
 
 def _check_input(stages: Mapping[str, Stage], name: str, field: str, source: str, problems: Problems) -> None:

@@ -15,6 +15,7 @@ from rollbook.records.recipe import (
     PassRate,
     PolicyGradient,
     Preference,
+    Prune,
     RejectionSampling,
     ResolvedRecipe,
     Revise,
@@ -103,6 +104,8 @@ def _counts(settings: Settings, stage: Stage) -> tuple[int, int, int, int, int]:
             return 0, stage.steps, stage.steps * stage.batch * 2, 1, 1
         case Preference():
             return 0, stage.steps, stage.steps * stage.batch * 2, 1, 1
+        case Prune():
+            return 0, 0, 0, 0, 1
         case Merge():
             return 0, 0, 0, 0, len(stage.policies) + (stage.base is not None)
         case Distill():

@@ -18,6 +18,7 @@ from rollbook.records.recipe import (
     PassRate,
     PolicyGradient,
     Preference,
+    Prune,
     RejectionSampling,
     Revise,
     Reward,
@@ -67,6 +68,8 @@ def inputs(stage: Stage) -> dict[str, str]:
         case Preference():
             base = stage.merging.base if stage.merging is not None else None
             named = {"policy": stage.policy, **_each("data", stage.data), "reference": stage.reference, "merging.base": base}
+        case Prune():
+            named = {"policy": stage.policy}
         case Merge():
             named = {**_each("policies", stage.policies), "base": stage.base}
         case _:
@@ -104,6 +107,17 @@ def begins(stage: Stage) -> str:
     if isinstance(stage, Merge):
         return stage.base if stage.base is not None else min(stage.policies)
     return stage.policy
+
+
+def shape(stages: Mapping[str, Stage], name: str) -> str | None:
+    """The stage that gave the policy of `name` its shape; None where it has that of the initial model, or waits for itself."""
+    seen: set[str] = set()
+    while name in stages and name not in seen:
+        seen.add(name)
+        if isinstance(stages[name], Prune):
+            return name
+        name = begins(stages[name])
+    return None
 
 
 def scored_by(stage: Stage, rewards: Mapping[str, Reward]) -> frozenset[str]:

@@ -137,7 +137,8 @@ class Curation:
 class Merged:
     """A policy that was made of others, and how: `parts` maps a version's id to its weight, in the order they were taken.
 
-    `average_in_training` is a policy stage's moving average, of the given decay, up to the version it names.
+    `average_in_training` is a policy stage's moving average, of the given decay, up to the version it names; `pruned` is one
+    version with layers and neurons left out.
 
     Example: Merged(stage="soup", weights="cd..", method="average", parts={"PolicyVersion:3": 0.5, ...}, base=None, decay=None)
     """

@@ -347,6 +347,18 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prune:
+    """`policy` with fewer `layers`, counted from 0, and `intermediate` neurons in each feed-forward (None: all that it has).
+
+    Nothing is trained: a later stage distils the larger policy into it.
+    """
+
+    policy: str
+    layers: tuple[int, ...]
+    intermediate: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HardTargets:
     """Tokens to imitate beside a teacher's distribution: `batch` demonstrations of the stages in `data` beside every step.
 
@@ -383,4 +395,4 @@ class Distill:
 
 
 Stage = (Evaluate | Sft | PassRate | PolicyGradient | RejectionSampling | Comparisons | RewardModel | Preference | Merge
-         | Distill | Revise | Lessons)
+         | Distill | Revise | Lessons | Prune)

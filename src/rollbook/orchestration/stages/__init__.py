@@ -14,6 +14,7 @@ from rollbook.orchestration.stages import (
     pass_rate,
     policy_gradient,
     preference,
+    prune,
     rejection_sampling,
     revise,
     reward_model,
@@ -29,6 +30,7 @@ from rollbook.records.recipe import (
     PassRate,
     PolicyGradient,
     Preference,
+    Prune,
     RejectionSampling,
     Revise,
     RewardModel,
@@ -62,6 +64,8 @@ def run_stage(session: Session, name: str, stage: Stage, state: StepState | None
             preference.run(session, name, stage, state)
         case Distill():
             distill.run(session, name, stage, state)
+        case Prune():
+            prune.run(session, name, stage)
         case Merge():
             merge.run(session, name, stage)
         case _:
