@@ -14,7 +14,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile
 STRICT := $(wildcard $(addprefix src/rollbook/,records objectives experience evaluation recipes))
 
-.PHONY: pipelines help install demo demo-tiny demo-seeds test test-vllm lint browser mutants soak faults bench bench-math bench-verifier bench-curation bench-peers bench-recording bench-recording-share clean
+.PHONY: pipelines help install demo demo-tiny demo-seeds test test-vllm lint browser mutants soak faults bench bench-math bench-verifier bench-curation bench-peers bench-recording bench-recording-share bench-statistics clean
 
 help:
 	@printf '%s\n' 'make demo        install, then train the built-in recipe at lab scale (runs/demo)' \
@@ -27,6 +27,7 @@ help:
 	  'make soak        kill -9 at every write boundary and at random instants, and the tests that take minutes' \
 	  'make test-vllm  install vLLM into .venv-vllm, then sample, update and compare with the real one' \
 	  'make faults      every fault put into the producer, and the table of what caught it' \
+	  'make bench-statistics  what intervals and tests of evaluations promise, by simulation' \
 	  'make bench-recording  what recording and auditing cost' \
 	  'make bench-recording-share  which share of a lab run is recording' \
 	  'make bench       decoding, steps and updates against transformers, vLLM and TRL (after make bench-peers)' \
@@ -135,6 +136,10 @@ bench-verifier: $(STAMP)
 bench-curation: $(STAMP)
 	$(BIN)/python benchmarks/curation.py faults
 	$(BIN)/python benchmarks/curation.py speed
+
+# Coverage of intervals, brute force of pass@k, false alarms of a policy against itself: two minutes on one core.
+bench-statistics: $(STAMP)
+	$(BIN)/python benchmarks/coverage.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/throughput.py all

@@ -1,6 +1,7 @@
 """How quick the viewer is over a run of many trajectories: the first page of each kind cold, then filters, as a browser asks.
 
-python benchmarks/viewer.py [--rows 100000] [--out FOLDER]: makes the run once (kept in FOLDER), then measures.
+python benchmarks/viewer.py [--rows 100000] [--table 2000] [--out FOLDER]: makes the run once (kept in FOLDER), of steps with so
+many trajectories each, then measures; every cold page in a process of its own.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,18 +22,17 @@ from rollbook.records import Component, Outcome, RewardVector, Scored, Segment, 
 from rollbook.view.app import Door, application
 from rollbook.view.held import held_runs
 
-TABLE = 2000
 STAMP = VerifierStamp(name="math", version="1", digest="77" * 32)
 QUERIES = ("", "stage=rl", "outcome=uniform", "text=boxed", "text=no+such+text", "text=4711", "component=format&most=0.05",
            "sort=highest+reward", "sort=longest&stage=rl&text=sum", "version=20", "page=1000")
 
 
-def make(out: Path, rows: int) -> None:
-    """A run of that many trajectories of about 300 characters."""
+def make(out: Path, rows: int, table: int) -> None:
+    """A run of that many trajectories of about 300 characters, `table` a step."""
     rng = random.Random(1)
     with Ledger.create(out, {"name": "synthetic"}) as ledger:
-        for step, at in enumerate(range(0, rows, TABLE), start=1):
-            count = min(TABLE, rows - at)
+        for step, at in enumerate(range(0, rows, table), start=1):
+            count = min(table, rows - at)
             traces = [trace(rng, at + index, step) for index in range(count)]
             verdicts = [verdict(rng, one) for one in traces]
             ends = [Outcome(attempt=one.attempt, family=("sums", "gcd", "sort")[index % 3],
@@ -69,19 +71,29 @@ def timed(held: TestClient, path: str) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - spent
 
 
+def cold(folder: Path, page: str) -> None:
+    """The first page that a new process is asked for: it has read nothing."""
+    runs = held_runs([folder])
+    held = TestClient(application(runs, Door(token=None, hosts=None)))
+    path = page.replace("RUN", next(iter(runs)))
+    said(f"{path}, cold (in a new process)", timed(held, path))
+
+
 def measure(folder: Path) -> None:
-    held = TestClient(application(held_runs([folder]), Door(token=None, hosts=None)))
-    key = next(iter(held_runs([folder])))
-    said(f"/run/{key}/trajectories, cold (log and all columns read)", timed(held, f"/run/{key}/trajectories"))
-    for path in (f"/run/{key}", "/"):
-        said(path, timed(held, path))
+    for page in ("/run/RUN/trajectories", "/run/RUN", "/"):
+        subprocess.run([sys.executable, __file__, "--out", str(folder), "--cold", page], check=True)
+    runs = held_runs([folder])
+    held, key = TestClient(application(runs, Door(token=None, hosts=None))), next(iter(runs))
+    timed(held, f"/run/{key}/trajectories")
+    said("a text that is sought before the texts were read", timed(held, f"/run/{key}/trajectories?text=sum"))
     slowest = 0.0
     for query in QUERIES:
         times = [timed(held, f"/run/{key}/trajectories?{query}") for _ in range(5)]
         middle = statistics.median(clock for clock, _ in times), statistics.median(spent for _, spent in times)
         slowest = max(slowest, middle[0])
         said(f"filter {query or '(none)'}", middle)
-    row = next(iter(held_runs([folder]).values())).refresh().rows.row(12_345)
+    rows = runs[key].refresh().rows
+    row = rows.row(min(12_345, len(rows) - 1))
     for page, what in (("trajectory", "id"), ("group", "group"), ("task", "task")):
         said(page, timed(held, f"/run/{key}/{page}?id={row[what]}"))
     print(f"slowest filter by median: {1000 * slowest:.0f} ms")
@@ -94,12 +106,17 @@ def said(what: str, took: tuple[float, float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--table", type=int, default=2000)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--cold", help=argparse.SUPPRESS)
     told = parser.parse_args()
+    if told.cold:
+        cold(told.out, told.cold)
+        return
     out = told.out or Path(tempfile.mkdtemp()) / "synthetic"
     if not out.exists():
         began = time.perf_counter()
-        make(out, told.rows)
+        make(out, told.rows, told.table)
         print(f"made {told.rows:,} trajectories in {time.perf_counter() - began:.0f} s: {out}")
     measure(out)
 

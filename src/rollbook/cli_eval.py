@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,20 +86,22 @@ def _told(made: Any) -> str:
 
 @click.command("eval")
 @click.argument("file", metavar="PROTOCOL", type=FILE)
-@click.option("--policy", "policy", required=True, metavar="RUN[:STAGE[:STEP]]|PATH|NAME", help="Whose answers.")
+@click.option("--policy", "policy", required=True, metavar="RUN[:STAGE[:STEP]]|PATH|NAME|URL",
+              help="Whose answers; a URL is an endpoint that speaks chat completions, e.g. http://127.0.0.1:8000/v1.")
 @click.option("--out", type=FILE, help="Folder of the evaluation, continued if it is there. Default: evals/PROTOCOL-POLICY.")
 @click.option("--dtype", default="auto", show_default=True, help="Precision of the computation: auto, float32, bfloat16.")
-def evaluate(file: Path, policy: str, out: Path | None, dtype: str) -> None:
+@click.option("--model", default="", help="An endpoint's model. Default: the only one that it lists.")
+@click.option("--key-variable", metavar="NAME", help="Environment variable with an endpoint's key. Default: no key is sent.")
+@click.option("--workers", default=8, show_default=True, type=click.IntRange(1, 256), help="Calls to an endpoint at a time.")
+@click.option("--seconds", default=120.0, show_default=True, type=click.FloatRange(0.1), help="Longest silence of an endpoint.")
+def evaluate(file: Path, policy: str, out: Path | None, dtype: str, **of_endpoint: Any) -> None:
     """Evaluate a policy under a frozen PROTOCOL. Interrupted, the same command goes on where it stopped."""
-    from rollbook.audit.replay import weights_of
     from rollbook.cli_progress import live_progress
     from rollbook.evaluation.protocols import load
     from rollbook.orchestration.evaluating import evaluate_into
-    from rollbook.orchestration.subjects import subject
 
     bundle = load(file)
-    with live_progress() as progress:
-        chosen = subject(policy, rebuild=lambda path, version: weights_of(path, version, progress))
+    chosen = _subject(policy, of_endpoint)
     folder = out or Path("evals") / f"{bundle.protocol.name}-{_file_name(chosen.name)}"
     try:
         with live_progress() as progress:
@@ -108,6 +111,20 @@ def evaluate(file: Path, policy: str, out: Path | None, dtype: str) -> None:
                       fix="go on with the same command") from None
     click.echo(_result(result, bundle.protocol))
     click.echo(f"trajectories: {folder}")
+
+
+def _subject(policy: str, of_endpoint: Mapping[str, Any]) -> Any:
+    """Whose answers: an endpoint's, or those of weights that can be loaded or computed again."""
+    from rollbook.audit.replay import weights_of
+    from rollbook.cli_progress import live_progress
+    from rollbook.orchestration.subjects import endpoint_subject, subject
+
+    if policy.startswith(("http://", "https://")):
+        return endpoint_subject(policy, **of_endpoint)
+    if of_endpoint["model"] or of_endpoint["key_variable"]:
+        raise RollbookError("--model and --key-variable are of an endpoint", got=policy, fix="give --policy http://HOST:PORT/v1")
+    with live_progress() as progress:
+        return subject(policy, rebuild=lambda path, version: weights_of(path, version, progress))
 
 
 def _file_name(text: str) -> str:

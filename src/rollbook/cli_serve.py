@@ -18,7 +18,8 @@ import click
 @click.option("--record", type=click.Path(path_type=Path), help="File that gets exact ids, log-probs and versions a call.")
 @click.option("--require-gate", "gate_key", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PUBLIC_KEY",
               help="Serve nothing but what a signed decision permits; MODEL is then RUN or RUN:STAGE.")
-@click.option("--for", "wanted", multiple=True, metavar="AUTHORITY", help="What the permission must reach. Repeatable.")
+@click.option("--for", "wanted", multiple=True, metavar="AUTHORITY",
+              help="What it is served for, which the permission must reach; needed with --require-gate. Repeatable.")
 def serve(model: str, port: int, token: str | None, gate_key: Path | None, wanted: tuple[str, ...], **said: Any) -> None:
     """Serve MODEL, a folder, a hub name or a built-in name: chat, completions, tools, streaming. Ends with Ctrl-C."""
     import importlib.util

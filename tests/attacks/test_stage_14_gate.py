@@ -318,7 +318,8 @@ def test_only_a_permitted_policy_is_loaded_where_the_gate_is_required(copy, key,
     decide(copy, WISH, private_key=key, now=NOW)
     assert load(wanted=("serve-internal",)).decoder is not None
     assert permission.load_policy(copy, "cold_start", require_gate=False).decoder is not None
-    refusals = [("no permission", {"stage": "cold_start"}), ("does not reach", {"wanted": ("serve-public",)}),
+    refusals = [("no permission", {"stage": "cold_start"}), ("must be named", {}),
+                ("does not reach", {"wanted": ("serve-public",)}),
                 ("has expired", {"now": datetime(2027, 3, 1, tzinfo=UTC)}), ("no key", {"key": None}),
                 ("signature does not hold", {"key": new_key()[1]})]
     for words, changed in refusals:
@@ -333,7 +334,7 @@ def test_only_a_permitted_policy_is_loaded_where_the_gate_is_required(copy, key,
 
     monkeypatch.setattr(permission, "read_policy", exchanged)
     with pytest.raises(GateRefused, match="not the permitted ones"):
-        load()
+        load(wanted=("serve-internal",))
 
 
 def test_a_server_that_requires_the_gate_loads_nothing_else(copy, key, tmp_path, monkeypatch):

@@ -4,8 +4,11 @@ import dataclasses
 import json
 
 import pytest
+from chat_endpoint import answer, serving
 from click.testing import CliRunner
+from forging import forge
 from small_runs import Quiet, small_recipe
+from starlette.testclient import TestClient
 
 from rollbook.audit.passage import audit_run
 from rollbook.audit.replay import weights_of
@@ -18,6 +21,8 @@ from rollbook.orchestration.run import run_recipe
 from rollbook.orchestration.subjects import subject
 from rollbook.records import Decontamination, EvaluationResult, LedgerError, PolicyVersion
 from rollbook.training.policy import PolicyLearner
+from rollbook.view.app import Door, application
+from rollbook.view.held import held_runs
 
 QUICK = ("stages.cold_start.steps=6", "stages.rl.steps=2", "stages.rl.filter=none", "stages.rl.optimizer.warmup_steps=0",
          "stages.rl.probe=0", "stages.rl.probe_every=0", "tasks.heldout=8", "reward.verify_workers=1")
@@ -39,6 +44,10 @@ def file(run):
 
 def asked(policy):
     return subject(policy, rebuild=weights_of)
+
+
+def client(*roots):
+    return TestClient(application(held_runs(list(roots)), Door(token=None, hosts=None)))
 
 
 def said(*arguments, code=0):
@@ -125,14 +134,70 @@ def test_an_evaluation_is_audited_like_a_run(folders):
     assert "fail" not in rows.values() and rows["splits"] == "not_applicable"
 
 
+FORGED = {"value": lambda value: {**value, "estimate": value["estimate"] + 0.1, "high": 1.0},
+          "outcomes": lambda held: {**held, min(held): 1.0 - held[min(held)]}, "unscored_attempts": lambda count: count + 1,
+          "spend": lambda spend: {**spend, "tokens": 1}, "by_family": lambda held: {**held, "made up": 1.0},
+          "weights": lambda weights: "f" * 64, "protocol": lambda name: name[:-1] + "0"}
+
+
+@pytest.mark.parametrize("field", sorted(FORGED))
+def test_a_result_that_its_trajectories_do_not_bear_out_fails_its_audit(folders, tmp_path, field):
+    forged = forge(folders[1], tmp_path / "forged", lambda kind, body, number: body if kind != "EvaluationResult" else
+                   {**body, field: FORGED[field](body[field])})
+    row = next(row for row in audit_run(forged).rows if row.name == "evaluation")
+    assert row.result == "fail" and row.record.startswith("EvaluationResult:")
+    assert next(row for row in audit_run(folders[1]).rows if row.name == "evaluation").result == "pass"
+
+
+def test_two_evaluations_are_compared_in_the_viewer_and_their_tasks_stand_beside_each_other(folders):
+    held = client(*folders)
+    page = held.get("/compare").text
+    assert "start</bdi> → <bdi>cold_start" in page and "What changed: <bdi>policy</bdi>" in page and "by difficulty" in page
+    tokens = held.get("/run/start").text
+    assert "16 of 16 attempts are on record" in tokens and "No training step" not in tokens
+    task = next(iter(next(iter(Ledger.open(folders[0], write=False).records(EvaluationResult))).outcomes))
+    beside = held.get(f"/run/start/task?id={task}").text
+    assert beside.count("<article") == 2 and "cold_start</bdi>" in beside
+    trace = next(iter(held_runs([folders[0]]).values())).rows.row(0)["id"]
+    assert 'class="t ' in held.get(f"/run/start/trajectory?id={trace}").text      # token by token: the tokenizer is on record
+
+
 @pytest.mark.parametrize(("policy", "words"), [
     ("{run}:nowhere", "no finished stage"), ("{run}:cold_start:3", "published no policy after step 3"),
     ("{run}:rl:7", "give rl:1 to rl:2"),
     ("no/such/model/anywhere", "no model found"), ("{run}x:cold_start", "no run and no model"),
-    ("http://localhost:1/v1", "endpoint")])
+    ("http://127.0.0.1:1/v1", "does not say which models"), ("http://a@b/v1", "a host and a path")])
 def test_a_policy_that_cannot_be_found_is_refused_with_the_reason(run, file, policy, words):
     assert words in said("eval", str(file), "--policy", policy.format(run=run), "--out", str(run.parent / "none"), code=2)
     assert not (run.parent / "none").exists()
+
+
+def test_an_endpoint_is_evaluated_resumed_audited_compared_and_shown_with_what_it_does_not_show(run, file, folders, monkeypatch):
+    monkeypatch.setattr(evaluating, "ATTEMPTS", 4)
+    out, down = run.parent / "endpoint", []
+
+    def reply(body, number):
+        if down and number > 9:
+            return 400, {}
+        return answer("<think>\nno\n</think>\n\\boxed{7}", read=20, sampled=9)
+
+    down.append(True)
+    with serving(reply) as (url, calls):
+        told = said("eval", str(file), "--policy", url, "--workers", "1", "--out", str(out), code=2)
+        assert "not one of 4 attempts was answered" in told and len(calls) == 12
+        down.clear()
+        told = said("eval", str(file), "--policy", url, "--workers", "1", "--out", str(out))
+    assert "the endpoint answered as m-2026, fingerprint fp1" in told and "144 tokens sampled, 320 read, 16 attempts" in told
+    assert len(calls) == 12 + 16 - 8
+    rows = {row.name: row for row in audit_run(out).rows}
+    assert [name for name, row in rows.items() if row.result == "fail"] == [] and rows["evaluation"].result == "pass"
+    assert "neither tokens nor log-probs" in rows["events"].evidence and rows["reward"].result == "pass"
+    assert "things differ" in said("compare", str(folders[1]), str(out), code=1)
+    assert "an endpoint does not show its engine" in said("compare", str(folders[1]), str(out), "--policy-as-one")
+    page = client(out).get("/run/endpoint/trajectories").text
+    assert "16 of 16 trajectories" in page and ">9<br>" in page
+    trace = next(iter(held_runs([out]).values())).rows.row(0)["id"]
+    assert "did not show its tokens" in client(out).get(f"/run/endpoint/trajectory?id={trace}").text
 
 
 def test_a_policy_with_another_template_and_a_verifier_that_changed_are_refused(run, file):

@@ -45,7 +45,8 @@ class Setting:
     """Everything that decides a result: the protocol, the policy, and what it ran on.
 
     `problems` are the raw tasks in order. `circumstances` are code, packages, precision, engine. `recipe` are the values of the
-    run that made the policy by dotted path, None where no run of ours did.
+    run that made the policy by dotted path, None where no run of ours did. `unseen` names circumstances that came with the policy
+    and were not shown, as an endpoint's precision is.
     """
 
     protocol: EvaluationProtocol
@@ -54,15 +55,17 @@ class Setting:
     problems: tuple[str, ...]
     circumstances: Mapping[str, str]
     recipe: Mapping[str, Any] | None
+    unseen: frozenset[str] = frozenset()
 
 
 def differences(before: Setting, after: Setting, *, policy_as_one: bool = False) -> tuple[Difference, ...]:
     """Everything that differs, consequences folded into their cause. With `policy_as_one`, how two policies came to be is not
-    looked into."""
+    looked into, and what came unseen with one of them is a part of it."""
     played = before.protocol.world is not None and after.protocol.world is not None
     names = _folded(differing(before.protocol, after.protocol), same_problems=before.problems == after.problems, played=played)
     found = [Difference(name=name, before=_value(before.protocol, name), after=_value(after.protocol, name)) for name in names]
-    found += _of_maps(before.circumstances, after.circumstances)
+    with_it = before.unseen | after.unseen if policy_as_one else frozenset()
+    found += [one for one in _of_maps(before.circumstances, after.circumstances) if one.name not in with_it]
     return (*_of_policies(before, after, policy_as_one), *found)
 
 

@@ -1,7 +1,7 @@
 """The columns of a trace table: one row per trajectory, lists per token, the verdict vector and the outcome beside it.
 
 `owner` spans partition `token_ids`; `logps` stands beside `token_ids` and is null where the policy did not sample, and in the
-policy's own spans where a recorded host did not show them.
+policy's own spans where a recorded host did not show them. Where an endpoint showed not even the ids, these are null as well.
 Verdict columns are null where there is no verdict; `total` and `components` are null where it is unscored.
 """
 

@@ -49,7 +49,7 @@ def write_rows(root: Path, path: str, name: str, identified: Sequence[Identified
     """Commits the rows to a table file and returns the record of it, to be logged by the caller."""
     ids, rows = [identity for identity, _ in identified], [row for _, row in identified]
     table = _table(ids, rows)
-    tokens = sum(len(segment.token_ids) for trace, _, _ in rows for segment in trace.segments)
+    tokens = sum(segment.count for trace, _, _ in rows for segment in trace.segments)
     group_rows = max(1, min(GROUP_ROWS, GROUP_TOKENS * max(len(rows), 1) // max(tokens, 1)))
     observed = save(root, path, table, use_dictionary=columns.REPETITIVE, use_byte_stream_split=["logps.list.element"],
                     row_group_size=group_rows)
@@ -125,13 +125,16 @@ def _more(trace: Trace) -> str | None:
 def _token_columns(traces: Sequence[Trace]) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Token ids, log-probs (null where nobody sampled or a host did not show them) and owner spans, one list per trace."""
     ids, logps, sampled = array("i"), array("f"), bytearray()
+    unseen: list[tuple[int, int]] = []
     owners: list[str] = []
     lengths, versions = array("i"), []
     token_ends, span_ends = array("i", [0]), array("i", [0])
     for trace in traces:
         for segment in trace.segments:
-            count = len(segment.token_ids)
-            ids.extend(_integers(segment.token_ids, trace))
+            count = segment.count
+            if segment.hidden:
+                unseen.append((len(ids), len(ids) + count))
+            ids.extend(array("i", bytes(4 * count)) if segment.hidden else _integers(segment.token_ids, trace))
             known = isinstance(segment.logps, tuple)
             logps.extend(_float32(segment.logps, trace) if isinstance(segment.logps, tuple) else bytes(count))
             sampled += (b"\1" if known else b"\0") * count
@@ -140,14 +143,27 @@ def _token_columns(traces: Sequence[Trace]) -> tuple[pa.Array, pa.Array, pa.Arra
             versions.append(segment.version)
         token_ends.append(len(ids))
         span_ends.append(len(owners))
-    mask = _flat(pa.uint8(), sampled).cast(pa.bool_())
-    values = pa.Array.from_buffers(pa.float32(), len(logps), [mask.buffers()[1], pa.py_buffer(logps)])
+    values = pa.Array.from_buffers(pa.float32(), len(logps), [_valid(sampled), pa.py_buffer(logps)])
+    tokens = pa.Array.from_buffers(pa.int32(), len(ids), [_seen(len(ids), unseen), pa.py_buffer(ids)])
     parts = [pa.array(owners, pa.string()), _flat(pa.int32(), lengths), pa.array(versions, pa.int32())]
     spans = pa.StructArray.from_arrays(parts, fields=list(columns.SPAN))
     offsets = _flat(pa.int32(), token_ends)
-    return (pa.ListArray.from_arrays(offsets, _flat(pa.int32(), ids), type=pa.list_(pa.int32())),
+    return (pa.ListArray.from_arrays(offsets, tokens, type=pa.list_(pa.int32())),
             pa.ListArray.from_arrays(offsets, values, type=pa.list_(pa.float32())),
             pa.ListArray.from_arrays(_flat(pa.int32(), span_ends), spans, type=pa.list_(columns.SPAN)))
+
+
+def _seen(count: int, unseen: Sequence[tuple[int, int]]) -> Any:
+    """What of the tokens has an id; None where all have one."""
+    flags = bytearray(b"\1" * count) if unseen else bytearray()
+    for start, end in unseen:
+        flags[start:end] = bytes(end - start)
+    return _valid(flags) if unseen else None
+
+
+def _valid(flags: bytearray) -> Any:
+    """One bit for each byte, as Arrow marks what is not null."""
+    return _flat(pa.uint8(), flags).cast(pa.bool_()).buffers()[1]
 
 
 def _flat(kind: pa.DataType, values: Any) -> pa.Array:
@@ -237,6 +253,8 @@ def _traces(batch: pa.RecordBatch) -> list[Trace]:
         raise LedgerError("a trace table has another number of log-probs than of tokens", why="they stand side by side")
     spans = batch.column("spans").to_pylist()
     shown = batch.column("logps").values.is_valid().to_pylist()
+    seen = batch.column("token_ids").values
+    hidden = None if not seen.null_count else seen.is_null().to_pylist()
     more = batch.column("episode").to_pylist() if "episode" in batch.schema.names else [None] * len(spans)
     traces = []
     for start, (attempt, task, group, envelope, stop_reason, text, sampled), notes, parts, document in zip(
@@ -245,7 +263,9 @@ def _traces(batch: pa.RecordBatch) -> list[Trace]:
         for part in parts:
             end = at + part["length"]
             known = None if part["owner"] != "policy" else tuple(logps[at:end]) if end == at or shown[at] else NotExposed()
-            segments.append(Segment(owner=part["owner"], token_ids=tuple(ids[at:end]), version=part["version"], logps=known))
+            unseen = end - at if hidden is not None and end > at and hidden[at] else 0
+            segments.append(Segment(owner=part["owner"], token_ids=() if unseen else tuple(ids[at:end]), version=part["version"],
+                                    logps=known, hidden=unseen))
             at = end
         traces.append(Trace(attempt=attempt, task=task, group=group, envelope=envelope, segments=tuple(segments),
                             stop_reason=stop_reason, text=text, sampled=tuple(sampled), observed=notes, **_read_more(document)))

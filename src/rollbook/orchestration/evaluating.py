@@ -9,64 +9,48 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from rollbook.evaluation.attempts import Attempt, Rule, average, best_of_n, majority_at_k, pass_at_k, per_task
 from rollbook.evaluation.heldout import tasks_hash
-from rollbook.evaluation.intervals import ENOUGH, cluster_bootstrap
 from rollbook.evaluation.protocols import Bundle, ProtocolRefused, reward_name, system_prompt
-from rollbook.evaluation.statistics import wilson
+from rollbook.evaluation.results import Origin, Tally
 from rollbook.experience.admission import outcome
 from rollbook.ledger import Ledger, close_census, environment_manifest
-from rollbook.models.load import Policy
 from rollbook.models.runtime import prepare
-from rollbook.models.weights import weight_hash
+from rollbook.orchestration.answering import Answerer, Asks, Embedded, Remote
 from rollbook.orchestration.environment_proof import prove_environment
 from rollbook.orchestration.judges import Judging, default_judging, measured_by
 from rollbook.orchestration.proof import prove
-from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.session import Progress
 from rollbook.orchestration.step import families
 from rollbook.orchestration.subjects import Subject
-from rollbook.orchestration.surroundings import Surroundings, episodes, surroundings
+from rollbook.orchestration.surroundings import Surroundings, surroundings
 from rollbook.records import (
     Aggregation,
     Census,
     EvalReport,
     EvaluationProtocol,
     EvaluationResult,
-    Interval,
     LedgerError,
     ModelError,
     RawTask,
-    RecordError,
     ResolvedRecipe,
     RunEnd,
-    Scored,
-    Spend,
     SplitManifest,
-    StageEnd,
     Task,
-    Trace,
-    Verdict,
     canonical,
     content_id,
     encode,
 )
-from rollbook.records.graph import START
 from rollbook.records.recipe import EnvironmentReward, Evaluate, JudgeSettings, Reward, RewardSettings, RunSettings, Settings
 from rollbook.rewards.composed.judge import checked
-from rollbook.rewards.magistral import format_gate
-from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.rollouts.endpoint import Endpoint
 from rollbook.rollouts.environment import scaffold
-from rollbook.rollouts.solve import SCAFFOLD, Rollouts
+from rollbook.rollouts.solve import SCAFFOLD
 
 ATTEMPTS = 256      # of a part; fixed, because attempts are named by their part
-SEED = 20251
 
 
 def freeze(run: Path, stage: str | None, *, name: str, trials: int | None, aggregation: Aggregation) -> Bundle:
@@ -142,22 +126,18 @@ class Running:
     bundle: Bundle
     subject: Subject
     ledger: Ledger
-    rollouts: Rollouts
+    answerer: Answerer
+    asks: Asks
     used: Judging
     around: Surroundings | None
-    weights: str
 
 
 def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progress, *, dtype: str) -> EvaluationResult:
     """Evaluates into a new folder, or goes on with the one that is there; the result is the same either way."""
     compute = prepare(RunSettings(seed=bundle.protocol.seed, device="cpu", threads=0, dtype=_dtype(dtype)))
-    _check_fits(bundle, subject.policy)
-    weights = weight_hash(subject.policy.decoder.named_parameters())
-    if subject.weights is not None and subject.weights != weights:
-        raise LedgerError("the checkpoint is not the policy that the run published",
-                          got=f"{weights[:12]} for {subject.weights[:12]}",
-                          why="it was changed after the run", fix="restore it from a copy of the run")
-    ledger = _opened(out, _manifest(bundle, subject, weights, compute))
+    answerer: Answerer = (Remote(subject.policy, bundle) if isinstance(subject.policy, Endpoint)
+                          else Embedded(subject.policy, bundle, compute, subject.weights))
+    ledger = _opened(out, _manifest(bundle, subject, answerer))
     protocol = bundle.protocol
     with (ledger, surroundings(protocol.world, protocol.max_tokens) as around,
           _judging(protocol.reward, protocol.judges or {}, around) as used):
@@ -166,40 +146,16 @@ def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progres
             progress.note("the evaluation is complete; nothing to do")
             return done
         _check_judge(protocol, used.judge.digest)
-        engine = EmbeddedEngine(stop_ids=subject.policy.tokenizer.stop_ids, dtype=compute, decode=subject.policy.tokenizer.decode)
-        rollouts = Rollouts(sampler=engine, tokenizer=subject.policy.tokenizer, sampling=protocol.sampling,
-                            seed=protocol.seed, max_tokens=protocol.max_tokens)
-        running = Running(bundle=bundle, subject=subject, ledger=ledger, used=used, around=around, weights=weights,
-                          rollouts=rollouts if around is None else episodes(rollouts, around, protocol.context or 0))
-        _begin(running, engine)
-        return _finish(running, _all_parts(running, progress))
+        running = Running(bundle=bundle, subject=subject, ledger=ledger, used=used, around=around, answerer=answerer,
+                          asks=answerer.asks(protocol, around))
+        _begin(running)
+        return _finish(running, _all_parts(running, progress), progress)
 
 
 def _dtype(name: str) -> Any:
     if name not in ("auto", "float32", "bfloat16"):
         raise ModelError("no precision has this name", got=repr(name), fix="one of auto, float32, bfloat16")
     return name
-
-
-def _check_fits(bundle: Bundle, policy: Policy) -> None:
-    """Refuses a policy that would be asked in another form than the protocol's."""
-    if policy.tokenizer.template_digest != bundle.protocol.template:
-        raise ProtocolRefused("this policy speaks with another chat template than the protocol's",
-                              got=f"{policy.tokenizer.template_digest[:12]} for {bundle.protocol.template[:12]}",
-                              why="it would be asked other text for the same tasks",
-                              fix="freeze a protocol with this policy's template, and compare under that")
-    longest = max(len(policy.tokenizer.prompt(task.prompt)) for task in bundle.tasks)
-    context = policy.decoder.architecture.context
-    if bundle.protocol.context is not None and context < bundle.protocol.context:
-        raise ProtocolRefused("the protocol's episodes do not fit this policy's context",
-                              got=f"{bundle.protocol.context} > {context}",
-                              why="they would be cut or compacted earlier than another policy's",
-                              fix="freeze a protocol of a run with a smaller model.context, or choose another policy")
-    if bundle.protocol.world is None and longest + bundle.protocol.max_tokens > context:
-        raise ProtocolRefused("prompts and answers do not fit this policy's context",
-                              got=f"longest prompt {longest} + {bundle.protocol.max_tokens} > {context}",
-                              why="an answer would be cut by the context and not by its budget",
-                              fix="use a protocol with a smaller budget, or another policy")
 
 
 def _check_judge(protocol: EvaluationProtocol, digest: str) -> None:
@@ -209,22 +165,21 @@ def _check_judge(protocol: EvaluationProtocol, digest: str) -> None:
                               why="its code or its packages changed", fix="evaluate with that version, or freeze a new protocol")
 
 
-def _manifest(bundle: Bundle, subject: Subject, weights: str, dtype: torch.dtype) -> dict[str, Any]:
-    origin = {"name": subject.name, "run": subject.run, "stage": subject.stage, "version": subject.version, "weights": weights}
+def _manifest(bundle: Bundle, subject: Subject, answerer: Answerer) -> dict[str, Any]:
+    origin = {"name": subject.name, "run": subject.run, "stage": subject.stage, "version": subject.version,
+              "weights": answerer.weights}
     spent = None if subject.training is None else encode(subject.training)
     return {**environment_manifest(), "evaluation": bundle.protocol.id, "bundle": bundle.id, "name": bundle.protocol.name,
             "seed": bundle.protocol.seed, "policy": origin, "training": spent, "recipe_values": subject.recipe,
-            "model": subject.policy.source, "tokenizer": subject.policy.tokenizer.digest,
-            "template": subject.policy.tokenizer.template_digest, "dtype": str(dtype).removeprefix("torch."),
-            "engine": EmbeddedEngine.name, "threads": torch.get_num_threads()}
+            **answerer.facts()}
 
 
 def _opened(out: Path, manifest: Mapping[str, Any]) -> Ledger:
     if not (out / "manifest.json").is_file():
         return Ledger.create(out, manifest)
     ledger = Ledger.open(out)
-    apart = [name for name in ("evaluation", "bundle", "policy", "dtype", "engine", "code", "packages")
-             if canonical(ledger.manifest.get(name)) != canonical(manifest[name])]
+    apart = [name for name in ("evaluation", "bundle", "policy", "dtype", "engine", "endpoint", "code", "packages")
+             if canonical(ledger.manifest.get(name)) != canonical(manifest.get(name))]
     if apart:
         ledger.close()
         raise LedgerError("this folder holds another evaluation", got=f"{', '.join(apart)} differ",
@@ -232,27 +187,25 @@ def _opened(out: Path, manifest: Mapping[str, Any]) -> Ledger:
     return ledger
 
 
-def _begin(running: Running, engine: EmbeddedEngine) -> None:
-    """The policy in the engine, acknowledged; what the evaluation rests on is on record before the first token."""
-    ledger, bundle = running.ledger, running.bundle
-    keep = max((event.seq for event in ledger.events() if event.kind in ("PolicyVersion", "Census")), default=0)
+def _begin(running: Running) -> None:
+    """Whoever answers is ready; what the evaluation rests on is on record before the first token."""
+    ledger, bundle, answerer = running.ledger, running.bundle, running.answerer
+    keep = max((event.seq for event in ledger.events() if event.kind in (answerer.mark, "Census")), default=0)
     if ledger.last_seq > keep:
         ledger.rollback(after=keep, reason="resume")
-    publisher = Publisher(ledger, running.subject.policy.decoder, engine, next_index=0,
-                          probe=running.subject.policy.tokenizer.prompt(bundle.tasks[0].prompt))
-    if next(ledger.events("PolicyVersion"), None) is not None:
-        publisher.load(0)
-        return
-    ledger.append(bundle.protocol)
-    ledger.append(running.used.image)
-    if running.around is not None:
-        ledger.append(running.around.spec)
-    ledger.write_table("tasks/raw", bundle.raws)
-    ledger.write_table("tasks/heldout", bundle.tasks)
-    ledger.append(running.used.judge.composition)
-    ledger.append(prove(running.used.image, running.used.judge, bundle.protocol.reward, bundle.tasks) if running.around is None
-                  else prove_environment(running.around, bundle.protocol.reward, bundle.tasks))
-    publisher.publish(START, None, (), optimizer=None)
+    begun = next(ledger.events(answerer.mark), None) is not None
+    if not begun:
+        answerer.first(ledger)
+        ledger.append(bundle.protocol)
+        ledger.append(running.used.image)
+        if running.around is not None:
+            ledger.append(running.around.spec)
+        ledger.write_table("tasks/raw", bundle.raws)
+        ledger.write_table("tasks/heldout", bundle.tasks)
+        ledger.append(running.used.judge.composition)
+        ledger.append(prove(running.used.image, running.used.judge, bundle.protocol.reward, bundle.tasks)
+                      if running.around is None else prove_environment(running.around, bundle.protocol.reward, bundle.tasks))
+    answerer.begin(ledger, begun)
 
 
 def _all_parts(running: Running, progress: Progress) -> float:
@@ -282,87 +235,31 @@ def _parts(bundle: Bundle) -> Iterator[tuple[str, Sequence[Task]]]:
 
 def _part(running: Running, scope: str, tasks: Sequence[Task], began: float) -> None:
     ledger, by_id = running.ledger, {task.id: task for task in tasks}
-    envelope = running.rollouts.envelope(running.weights)
-    issued = running.rollouts.dispatch(tasks, running.bundle.protocol.trials, scope=scope, envelope=envelope)
+    envelope = running.asks.envelope(running.answerer.weights)
+    issued = running.asks.dispatch(tasks, running.bundle.protocol.trials, scope=scope, envelope=envelope)
     ledger.append_many([envelope, issued])
-    traces = running.rollouts.solve(tasks, running.bundle.protocol.trials, scope=scope, envelope=envelope)
+    traces = running.asks.solve(tasks, running.bundle.protocol.trials, scope=scope, envelope=envelope)
     verdicts = running.used.judge.judge(traces, by_id)
     outcomes = [outcome(t, v, by_id[t.task].family) for t, v in zip(traces, verdicts, strict=True)]
     ledger.write_traces(scope, traces, verdicts, outcomes)
     ledger.append(close_census(scope, families([issued], by_id), outcomes), observed={"seconds": time.monotonic() - began})
 
 
-def _finish(running: Running, seconds: float) -> EvaluationResult:
+def _finish(running: Running, seconds: float, progress: Progress) -> EvaluationResult:
     ledger, protocol = running.ledger, running.bundle.protocol
-    attempts: dict[str, list[Attempt]] = {task.id: [] for task in running.bundle.tasks}
-    tokens = read = 0
+    tally = Tally(protocol, running.bundle.tasks)
     for trace, verdict, _ in ledger.read_traces():
-        attempts[trace.task].append(attempt(trace, verdict, protocol.aggregation.selector))
-        tokens, read = tokens + trace.action_count, read + len(trace.prompt_ids)
-    count = sum(map(len, attempts.values()))
-    if count != protocol.task_count * protocol.trials:
-        raise LedgerError("the evaluation is not whole", got=f"{count} of {protocol.task_count * protocol.trials} attempts",
+        tally.add(trace, verdict)
+    made = tally.result(Origin(policy=running.subject.name, weights=running.answerer.weights))
+    if made.spend.attempts != protocol.task_count * protocol.trials:
+        raise LedgerError("the evaluation is not whole",
+                          got=f"{made.spend.attempts} of {protocol.task_count * protocol.trials} attempts",
                           why="a result over a part of the tasks is another result", fix="go on with the same command")
-    outcomes = per_task(attempts, rule(protocol.aggregation))
-    family_of: dict[str, str] = {task.id: task.family for task in running.bundle.tasks}
-    known = {task: value for task, value in outcomes.items() if value is not None}
     taken = [event.observed or {} for event in ledger.events("Census")]
     whole = math.fsum(float(one.get("seconds", 0.0)) for one in taken) or seconds
-    result = EvaluationResult(
-        protocol=protocol.id, policy=running.subject.name, weights=running.weights, value=interval(known, family_of),
-        unscored_tasks=len(outcomes) - len(known),
-        unscored_attempts=sum(one.accuracy is None for held in attempts.values() for one in held), outcomes=outcomes,
-        by_family=_by_family(known, family_of), observed={"seconds": whole},
-        spend=Spend(tokens=tokens, prompt_tokens=read, attempts=count, environment_attempts=count))
-    version = next(ledger.events("PolicyVersion")).id
-    ledger.append_many([result, StageEnd(stage=protocol.name, kind="Evaluate", started=version, ended=version, checkpoint=None),
+    result = replace(made, observed={"seconds": whole})
+    ledger.append_many([result, *running.answerer.ended(ledger, protocol),
                         RunEnd(status="completed", detail="", observed={"wall_s": whole})])
+    for note in running.answerer.notes():
+        progress.note(note)
     return result
-
-
-def attempt(trace: Trace, verdict: Verdict | None, selector: str | None) -> Attempt:
-    """A trajectory as the aggregations take it. Selectors: `logp` (mean log-prob of the answer) or a component of the reward."""
-    scored = isinstance(verdict, Scored)
-    answer = format_gate(trace.text).answer
-    value = None if selector is None else _selected(trace, verdict, selector)
-    return Attempt(accuracy=verdict.vector.accuracy if scored and isinstance(verdict, Scored) else None,
-                   answer=None if answer is None else " ".join(answer.split()), selector=value)
-
-
-def _selected(trace: Trace, verdict: Verdict | None, selector: str) -> float | None:
-    if selector == "logp":
-        known = [logp for segment in trace.policy_segments for logp in (segment.logps or ())]
-        return math.fsum(known) / len(known) if known else None
-    if selector == "correctness":
-        raise ProtocolRefused("the verdict cannot be the selector", got=selector,
-                              why="what is right would choose what is right: that is pass@k", fix="use pass@k, or selector logp")
-    return verdict.vector.value(selector) if isinstance(verdict, Scored) else None
-
-
-def rule(aggregation: Aggregation) -> Rule:
-    """The function from a task's attempts to its value."""
-    k = aggregation.k
-    rules: dict[str, Rule] = {"mean": average, "pass": lambda held: pass_at_k(held, k), "best": lambda held: best_of_n(held, k),
-                              "majority": lambda held: majority_at_k(held, k)}
-    return rules[aggregation.rule]
-
-
-def interval(known: Mapping[str, float], family_of: Mapping[str, str]) -> Interval:
-    """Wilson's where every task is right or wrong and stands for itself, else the clustered bootstrap."""
-    if not known:
-        raise RecordError("nothing could be scored", got="every attempt is unscored", why="no data is not 0.0",
-                          fix="see why: `rollbook query OUT \"select failure_code, count(*) from traces group by 1\"`")
-    many = len({family_of[task] for task in known}) >= ENOUGH
-    if not many and (len(known) < 2 or set(known.values()) <= {0.0, 1.0}):
-        return wilson(math.fsum(known.values()), len(known))
-    clusters: dict[str, list[float]] = {}
-    for task, value in known.items():
-        clusters.setdefault(family_of[task] if many else task, []).append(value)
-    return cluster_bootstrap(clusters, seed=SEED)
-
-
-def _by_family(known: Mapping[str, float], family_of: Mapping[str, str]) -> dict[str, float]:
-    held: dict[str, list[float]] = {}
-    for task, value in known.items():
-        held.setdefault(family_of[task], []).append(value)
-    return {family: math.fsum(values) / len(values) for family, values in sorted(held.items())}

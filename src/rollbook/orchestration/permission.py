@@ -202,14 +202,18 @@ def report_incident(run: Path, stage: str | None, told: Mapping[str, str], *, no
 
 def load_policy(run: Path, stage: str | None = None, *, require_gate: bool, key: bytes | None = None,
                 wanted: Collection[str] = (), now: datetime | None = None) -> Policy:
-    """The policy that a stage ended with. With `require_gate` only one whose signed permission covers what is wanted now, and
-    whose weights, as they were read, are the permitted ones."""
+    """The policy that a stage ended with. With `require_gate` only one whose signed permission covers what is wanted now, which
+    must be named, and whose weights, as they were read, are the permitted ones."""
     decision: GateDecision | None = None
     if require_gate:
         if key is None:
             raise GateRefused("a permission is checked with a public key", got="no key", why="anyone could have signed it",
                               fix="give the key that you trust")
         decision = check(run, stage, key=key, now=now or datetime.now(UTC), wanted=wanted)
+        if not wanted:
+            raise GateRefused("what the policy is loaded for must be named", got="no use",
+                              why=f"this permission is limited to {', '.join(decision.authority_limits)}",
+                              fix="name it: wanted=(...), or --for on the command line")
     ledger = Ledger.open(run, write=False)
     held = finished(ledger)
     version = held.version(stage)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,19 @@ from rollbook.evaluation.comparison import Answered, Compared, Gain, Side, Train
 from rollbook.evaluation.differences import ComparisonRefused, Difference, Setting, differences, the_one_difference
 from rollbook.ledger import Ledger
 from rollbook.records import EvaluationProtocol, EvaluationResult, LedgerError, Scored, Task, decode
+from rollbook.rollouts.endpoint import UNSEEN
 
 PACKAGES = ("torch", "transformers", "sympy", "math-verify")     # whose versions can change an answer or a verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """A finished evaluation folder."""
+    """A finished evaluation folder; `tasks` gives the task's id of each problem."""
 
     folder: Path
     setting: Setting
     side: Side
+    tasks: Mapping[str, str]
 
     @property
     def name(self) -> str:
@@ -44,9 +46,12 @@ def evaluation(folder: Path) -> Evaluation:
     key = {name: task.raw for name, task in tasks.items()}
     if len(set(key.values())) != len(key):
         key = {name: name for name in key}
+    around = _circumstances(ledger.manifest)
     setting = Setting(protocol=protocol, policy=result.policy, weights=result.weights, problems=tuple(key.values()),
-                      circumstances=_circumstances(ledger.manifest), recipe=ledger.manifest.get("recipe_values"))
-    return Evaluation(folder=folder, setting=setting, side=_side(ledger, result, tasks, key))
+                      circumstances=around, recipe=ledger.manifest.get("recipe_values"),
+                      unseen=frozenset(name for name, value in around.items() if value == UNSEEN))
+    return Evaluation(folder=folder, setting=setting, side=_side(ledger, result, tasks, key),
+                      tasks={problem: str(name) for name, problem in key.items()})
 
 
 def _side(ledger: Ledger, result: EvaluationResult, tasks: Mapping[Any, Task], key: Mapping[Any, str]) -> Side:
@@ -56,7 +61,7 @@ def _side(ledger: Ledger, result: EvaluationResult, tasks: Mapping[Any, Task], k
         name = key[trace.task]
         value = verdict.vector.accuracy if isinstance(verdict, Scored) else None
         attempts.setdefault(name, []).append(Answered(accuracy=value, tokens=trace.action_count))
-        prompts[name] = len(trace.prompt_ids)
+        prompts[name] = trace.prompt_count
     spent = ledger.manifest.get("training")
     return Side(result=result, values={key[task]: value for task, value in result.outcomes.items()}, attempts=attempts,
                 families={key[name]: task.family for name, task in tasks.items()}, prompt_tokens=prompts,
@@ -74,8 +79,16 @@ def _circumstances(manifest: Mapping[str, Any]) -> dict[str, str]:
 def compare(before: Path, after: Path, *, policy_as_one: bool) -> tuple[Compared, Evaluation, Evaluation]:
     """Two evaluations that differ in exactly one thing."""
     one, other = evaluation(before), evaluation(after)
-    changed = the_one_difference(one.setting, other.setting, policy_as_one=policy_as_one)
-    return compared(one.side, other.side, changed), one, other
+    return comparison(one, other, policy_as_one=policy_as_one), one, other
+
+
+def comparison(before: Evaluation, after: Evaluation, *, policy_as_one: bool) -> Compared:
+    """Two evaluations that were read, where exactly one thing differs."""
+    changed = the_one_difference(before.setting, after.setting, policy_as_one=policy_as_one)
+    made = compared(before.side, after.side, changed)
+    unseen = sorted(before.setting.unseen | after.setting.unseen)
+    note = f"an endpoint does not show its {', '.join(unseen)}: they are a part of what is called the policy"
+    return replace(made, notes=(*made.notes, note)) if unseen else made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

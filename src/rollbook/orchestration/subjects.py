@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rollbook.evaluation.comparison import Training
 from rollbook.ledger import Ledger
@@ -24,16 +25,18 @@ from rollbook.records import (
     encode,
 )
 from rollbook.records.graph import START
+from rollbook.rollouts.endpoint import Endpoint, models_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A policy that can answer, and its origin: `run` is the genesis hash of the run that made it, None for another model.
+    """A policy that can answer, and its origin: `run` is the genesis hash of the run that made it, None for another model or an
+    endpoint.
 
     `recipe` are that run's values by dotted path, `training` what it had spent when the policy was published.
     """
 
-    policy: Policy
+    policy: Policy | Endpoint
     name: str
     run: str | None
     stage: str | None
@@ -46,6 +49,20 @@ class Subject:
 Rebuild = Callable[[Path, PolicyVersion], Policy]
 
 
+def endpoint_subject(url: str, *, model: str, key_variable: str | None, workers: int, seconds: float) -> Subject:
+    """A model behind an address. Without a name it is the only one that the endpoint lists; refuses several."""
+    endpoint = Endpoint(url=url.rstrip("/"), model=model, key_variable=key_variable, workers=workers, seconds=seconds)
+    wire = endpoint.wire()
+    if not model:
+        names = models_of(wire, seconds)
+        if len(names) > 1:
+            raise ModelError("the endpoint has several models", got=", ".join(names)[:300],
+                             why="an evaluation is of one", fix="name it with --model")
+        endpoint = replace(endpoint, model=names[0])
+    return Subject(policy=endpoint, name=f"{endpoint.model} at {urlsplit(endpoint.url).netloc}", run=None, stage=None,
+                   version=None, weights=None, recipe=None, training=None)
+
+
 def subject(text: str, *, rebuild: Rebuild) -> Subject:
     """RUN[:STAGE[:STEP]], a model folder, or a built-in name.
 
@@ -54,10 +71,6 @@ def subject(text: str, *, rebuild: Rebuild) -> Subject:
     path, stage, step = _parts(text)
     if (path / "manifest.json").is_file():
         return _of_run(path, (stage, step), rebuild)
-    if text.startswith(("http://", "https://")):
-        raise ModelError("an endpoint cannot be evaluated by this version", got=text,
-                         why="a trajectory holds the exact tokens that were sampled, which only an engine of ours reports yet",
-                         fix="give the run or the model folder that the endpoint serves")
     if stage is not None and not Path(text).exists():
         raise ModelError("no run and no model under this name", got=text, why=f"{path} has no manifest.json",
                          fix="give RUN, RUN:STAGE, a model folder, or a built-in name")

@@ -103,7 +103,8 @@ class Segment:
     """Consecutive tokens of one owner and, for the policy's own, of one policy version.
 
     `logps` are the engine's log-probabilities at sampling temperature, in nats; None for tokens nobody sampled,
-    `NotExposed()` for sampled tokens of a recorded host that did not show them.
+    `NotExposed()` for sampled tokens of a recorded host that did not show them. `hidden` counts tokens of which nothing but their
+    number is known, as an endpoint states it that answers in text; then there are no ids and no version.
 
     Example: Segment(owner="policy", token_ids=(17, 2), logps=(-0.5, -0.01), version=3)
     """
@@ -112,9 +113,15 @@ class Segment:
     token_ids: tuple[int, ...]
     logps: tuple[float, ...] | NotExposed | None = None
     version: int | None = None
+    hidden: int = field(default=0, metadata=SPARSE)
 
     def __post_init__(self) -> None:
-        if self.owner == "policy" and isinstance(self.logps, NotExposed):
+        if self.hidden:
+            shown = self.logps if self.owner != "policy" else None if isinstance(self.logps, NotExposed) else "no NotExposed()"
+            if self.hidden < 0 or self.token_ids or self.version is not None or shown is not None:
+                raise RecordError("hidden tokens have a number and neither ids, log-probs nor a version",
+                                  got=f"{self.hidden} of the {self.owner}, {len(self.token_ids)} ids, version {self.version}")
+        elif self.owner == "policy" and isinstance(self.logps, NotExposed):
             if not self.token_ids or self.version is None:
                 raise RecordError("a policy segment without its log-probs has tokens and a policy version",
                                   got=f"{len(self.token_ids)} tokens, version {self.version}")
@@ -126,6 +133,11 @@ class Segment:
                                   got=f"{len(self.token_ids)} tokens, {got} log-probs, version {self.version}")
         elif self.logps is not None or self.version is not None:
             raise RecordError("only the policy's own tokens carry log-probs and a version", got=self.owner)
+
+    @property
+    def count(self) -> int:
+        """Its tokens, shown or not."""
+        return len(self.token_ids) + self.hidden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +193,11 @@ class Trace:
         return self.segments[0].token_ids
 
     @property
+    def prompt_count(self) -> int:
+        """Tokens of the prompt, shown or not."""
+        return self.segments[0].count
+
+    @property
     def policy_segments(self) -> Iterator[Segment]:
         return (segment for segment in self.segments if segment.owner == "policy")
 
@@ -193,7 +210,7 @@ class Trace:
 
     @property
     def action_count(self) -> int:
-        return sum(len(segment.token_ids) for segment in self.policy_segments)
+        return sum(segment.count for segment in self.policy_segments)
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -13,7 +13,10 @@ from rollbook.records import (
     Census,
     Comparison,
     EvalReport,
+    EvaluationProtocol,
+    EvaluationResult,
     GateDecision,
+    HostRun,
     PolicyVersion,
     ResolvedRecipe,
     RollbookError,
@@ -23,13 +26,15 @@ from rollbook.records import (
     SplitManifest,
     StageEnd,
     StepReport,
+    TokenizerFile,
 )
 
 T = TypeVar("T")
 FAULTS = 10     # refusals named one by one
 READ = frozenset(cls.__name__ for cls in (
-    AuditReport, Census, Comparison, EvalReport, GateDecision, PolicyVersion, RecordTable, Repair, ResolvedRecipe, Rollback,
-    RunEnd, Selection, SftReport, SplitManifest, StageEnd, StepReport, TraceTable))
+    AuditReport, Census, Comparison, EvalReport, EvaluationProtocol, EvaluationResult, GateDecision, HostRun, PolicyVersion,
+    RecordTable, Repair, ResolvedRecipe, Rollback, RunEnd, Selection, SftReport, SplitManifest, StageEnd, StepReport,
+    TokenizerFile, TraceTable))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
-"""The texts of token ids, from the tokenizer that the run saved with a checkpoint; without it there are none."""
+"""The texts of token ids, from the tokenizer that the run put on record; without it there are none."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollbook.records import StageEnd
+from rollbook.records import StageEnd, TokenizerFile
 from rollbook.report.facts import Facts
 
 REPLACEMENT = "\ufffd"
@@ -43,7 +44,11 @@ class TokenTexts:
 
 
 def token_texts(facts: Facts) -> TokenTexts:
-    """The tokenizer of the newest checkpoint that has one."""
+    """The tokenizer on record, else that of the newest checkpoint that has one."""
+    record = facts.last(TokenizerFile)
+    found = None if record is None else _recorded(facts, record)
+    if found is not None:
+        return TokenTexts(tokenizer=found, absent=None)
     names = [end.checkpoint for end in reversed(facts.all(StageEnd)) if end.checkpoint]
     folders = [facts.root / "checkpoints" / name.rpartition("/")[2] for name in names]
     for folder in folders:
@@ -51,7 +56,16 @@ def token_texts(facts: Facts) -> TokenTexts:
         if found is not None:
             return TokenTexts(tokenizer=found, absent=None)
     return TokenTexts(tokenizer=None, absent="no checkpoint of the run holds a readable tokenizer.json" if folders
-                      else "the run has no checkpoint with a tokenizer yet")
+                      else "no tokenizer is on record")
+
+
+def _recorded(facts: Facts, record: TokenizerFile) -> Any | None:
+    """The tokenizer in the run's own artifacts; None where they do not hold a readable one."""
+    try:
+        from tokenizers import Tokenizer
+        return Tokenizer.from_str(json.loads(facts.ledger.get(record.blob))["tokenizer"])
+    except Exception:       # the blob is gone or damaged, or the library cannot read it: it raises bare Exception
+        return None
 
 
 def _load(file: Path) -> Any | None:

@@ -171,7 +171,7 @@ def _side(stage: str, attempt: Attempt, texts: TokenTexts, *, skip: int) -> Side
         parts = [Part(owner="policy", tokens=(), more=0, text=trace.text)]
     counts: dict[str, int] = {}
     for segment in trace.segments:
-        counts[segment.owner] = counts.get(segment.owner, 0) + len(segment.token_ids)
+        counts[segment.owner] = counts.get(segment.owner, 0) + segment.count
     logps = [logp for segment in trace.policy_segments for logp in segment.logps or ()]
     versions = sorted({s.version for s in trace.policy_segments if s.version is not None})
     mean = f", mean log-prob {number(sum(logps) / len(logps), 3)} nats a policy token" if logps else ""

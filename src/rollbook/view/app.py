@@ -163,6 +163,9 @@ def _warm(runs: Sequence[HeldRun]) -> None:
     for run in runs:
         with contextlib.suppress(Exception):
             run.refresh()
+    for run in runs:
+        with contextlib.suppress(Exception):
+            run.rows.warm()
 
 
 def _listen(host: str, port: int) -> socket.socket:

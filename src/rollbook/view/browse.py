@@ -11,12 +11,13 @@ from rollbook.records import RollbookError
 from rollbook.report.text import clip, number
 from rollbook.view.held import HeldRun
 from rollbook.view.rows import FACETS, PAGE, SORTS, Filters
-from rollbook.view.tokens import trained, turns
+from rollbook.view.tokens import hidden, trained, turns
 
 SNIPPET = 200       # characters of a response in a list
 AROUND = 60         # characters before a match
 BESIDE = 64         # attempts shown beside each other
 DOCUMENT = 60_000   # characters of a record
+HIDDEN = "the endpoint did not show its tokens, only how many they were"
 
 
 class NotFound(RollbookError):
@@ -59,12 +60,15 @@ def rows_context(run: HeldRun, asked: Mapping[str, str]) -> dict[str, Any]:
     wanted, ignored = filters(asked)
     rows = run.rows
     found = rows.find(wanted)
-    shown = [dict(row) | {"snippet": snippet(row["text"], wanted.text),
-                          "parts": [(name, values[row["place"]]) for name, values in rows.components.items()
-                                    if not math.isnan(values[row["place"]])]} for row in found.rows]
+    shown = [dict(row) | {"snippet": snippet(row["text"], wanted.text), "parts": _parts(row)} for row in found.rows]
     return {"wanted": wanted, "ignored": ignored, "found": found, "shown": shown, "facets": rows.facets(), "sorts": list(SORTS),
             "components": list(rows.components), "versions": rows.versions(), "size": PAGE, "asked": dict(asked),
             "faults": rows.faults}
+
+
+def _parts(row: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """The reward components that ran, with their values."""
+    return [(str(one["name"]), float(one["value"])) for one in row["components"] or () if one["value"] is not None]
 
 
 def snippet(text: str | None, sought: str) -> str:
@@ -91,7 +95,8 @@ def trajectory_context(run: HeldRun, identity: str) -> dict[str, Any]:
     names = [one["id"] for one in group]
     at = names.index(identity) if identity in names else 0
     return {"row": row, "turns": turns(row, run.texts, learned), "learned": [(one, _numbers(one.values)) for one in learned],
-            "token_note": run.texts.absent, "task": run.task(str(row["task"])), "vector": vector(row), "group": group, "at": at,
+            "token_note": HIDDEN if hidden(row) else run.texts.absent,
+            "task": run.task(str(row["task"])), "vector": vector(row), "group": group, "at": at,
             "before": names[at - 1] if at else None, "after": names[at + 1] if at + 1 < len(names) else None}
 
 
@@ -113,8 +118,7 @@ def _beside(run: HeldRun, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     """Attempts to be read beside each other: text, reward, outcome."""
     found = []
     for row in rows[:BESIDE]:
-        parts = [(name, number(float(values[row["place"]]))) for name, values in run.rows.components.items()
-                 if not math.isnan(values[row["place"]])]
+        parts = [(name, number(value)) for name, value in _parts(row)]
         advantage = [one.values["advantage"].mean() for one in trained(run, str(row["id"])) if "advantage" in one.values]
         found.append(dict(row) | {"parts": parts, "advantage": float(advantage[0]) if advantage else None})
     return found
@@ -131,20 +135,31 @@ def group_context(run: HeldRun, name: str) -> dict[str, Any]:
             "mean": math.fsum(totals) / len(totals) if totals else None}
 
 
-def task_context(run: HeldRun, identity: str) -> dict[str, Any]:
-    """All attempts at one task, by the policy version that made them: before beside after."""
-    rows = run.rows.where("task", identity, limit=5000)
-    if not rows:
+def task_context(run: HeldRun, identity: str, runs: Sequence[HeldRun]) -> dict[str, Any]:
+    """All attempts at one task, by the policy version that made them, in this run and then in the others: before beside after."""
+    found = [one for held in (run, *(other for other in runs if other is not run)) for one in _attempts_at(held, identity)]
+    if not found or found[0]["run"] is not run:
         raise NotFound(f"no trajectory of {run.key} is of the task {clip(identity, 80)!r}")
+    return {"identity": identity, "task": run.task(identity), "stages": found,
+            "several": len({one["run"].key for one in found}) > 1}
+
+
+def _attempts_at(run: HeldRun, identity: str) -> list[dict[str, Any]]:
+    """The attempts of one run at a task, by stage and version; none of a run that cannot be read."""
+    try:
+        rows = run.refresh().rows.where("task", identity, limit=5000)
+    except RollbookError:
+        return []
     stages: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         stages.setdefault((str(row["stage"]), -1 if row["version"] is None else int(row["version"])), []).append(row)
     found = []
     for (stage, version), held in stages.items():
         known = [row["accuracy"] for row in held if row["accuracy"] is not None]
-        found.append({"stage": stage, "version": None if version < 0 else version, "count": len(held), "scored": len(known),
-                      "accuracy": math.fsum(known) / len(known) if known else None, "first": _beside(run, held[:1])[0]})
-    return {"identity": identity, "task": run.task(identity), "stages": found}
+        found.append({"run": run, "stage": stage, "version": None if version < 0 else version, "count": len(held),
+                      "scored": len(known), "accuracy": math.fsum(known) / len(known) if known else None,
+                      "first": _beside(run, held[:1])[0]})
+    return found
 
 
 def record_context(run: HeldRun, identity: str) -> dict[str, Any]:

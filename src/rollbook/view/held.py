@@ -5,13 +5,23 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollbook.ledger import Ledger
-from rollbook.records import Batch, EvaluationProtocol, EvaluationResult, LedgerError, RollbookError, RunEnd, Task, Update
+from rollbook.ledger import Ledger, TraceTable
+from rollbook.records import (
+    Batch,
+    EvaluationProtocol,
+    EvaluationResult,
+    LedgerError,
+    ResolvedRecipe,
+    RollbookError,
+    RunEnd,
+    Task,
+    Update,
+)
 from rollbook.report.alerts import Alert, alerts
 from rollbook.report.facts import Facts, read_facts
 from rollbook.report.tokens import TokenTexts, token_texts
@@ -40,11 +50,11 @@ class HeldRun:
         self._mutex = threading.RLock()
         self._read_at, self._size = 0.0, (-1, -1)
         self._facts: Facts | None = None
-        self._rows: Rows | None = None
+        self._rows, self._rows_read = Rows(), False
         self._tasks: dict[str, Task] = {}
         self._batches: dict[str, list[Steps]] = {}
         self._texts: TokenTexts | None = None
-        self._evaluations: tuple[tuple[str, Any], ...] = ()
+        self._made: dict[str, Any] = {}
         self._alerts: tuple[Alert, ...] = ()
 
     def refresh(self) -> HeldRun:
@@ -61,10 +71,8 @@ class HeldRun:
 
     def _load(self) -> None:
         facts = read_facts(self.root)
-        if self._rows is None:
-            self._rows = Rows(facts.ledger)
-        self._rows.refresh(_readable(facts.ledger, ("TraceTable",)))
-        self._tasks, self._batches, self._evaluations = {}, {}, ()
+        self._rows_read = False
+        self._tasks, self._batches, self._made = {}, {}, {}
         self._texts = None
         self._facts, self._alerts = facts, alerts(facts)
 
@@ -77,10 +85,22 @@ class HeldRun:
 
     @property
     def rows(self) -> Rows:
-        if self._rows is None:
-            self.refresh()
-        assert self._rows is not None
-        return self._rows
+        """The trajectories, read when they are first asked for and when the log has grown since."""
+        with self._mutex:
+            ledger = self.facts.ledger
+            if not self._rows_read:
+                self._rows, self._rows_read = self._rows.after(ledger, _readable(ledger, "TraceTable")), True
+            return self._rows
+
+    @property
+    def trajectories(self) -> int:
+        """How many the log counts."""
+        return sum(table.rows for table in self.facts.all(TraceTable))
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Tables that could not be read, as far as that was tried."""
+        return self._rows.faults
 
     @property
     def alerts(self) -> tuple[Alert, ...]:
@@ -119,20 +139,27 @@ class HeldRun:
                 self._batches = _batches(self.facts.ledger)
             return self._batches.get(trace, ())
 
+    @property
+    def protocol(self) -> EvaluationProtocol | None:
+        """The protocol of an evaluation that is no part of a training run; None for a run."""
+        return self.facts.last(EvaluationProtocol) if self.facts.last(ResolvedRecipe) is None else None
+
     def evaluations(self) -> tuple[tuple[EvaluationProtocol, EvaluationResult], ...]:
         """Results of evaluations outside a training run, with their protocol."""
+        protocols = {entry.id: entry.record for entry in self.facts.entries(EvaluationProtocol)}
+        return tuple((protocols[result.protocol], result) for result in self.facts.all(EvaluationResult)
+                     if result.protocol in protocols)
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made again only when the log has grown."""
         with self._mutex:
-            if not self._evaluations:
-                held = _readable(self.facts.ledger, ("EvaluationProtocol", "EvaluationResult"))
-                records = [(event.id, event.record()) for event in held]
-                protocols = {identity: record for identity, record in records if isinstance(record, EvaluationProtocol)}
-                self._evaluations = tuple((protocols[record.protocol], record) for _, record in records
-                                          if isinstance(record, EvaluationResult) and record.protocol in protocols)
-            return self._evaluations
+            if name not in self._made:
+                self._made[name] = make()
+            return self._made[name]
 
     def record(self, identity: str) -> Any:
         """The log entry with this id, None where there is none."""
-        return next((event for event in _readable(self.facts.ledger, None) if event.id == identity), None)
+        return next((event for event in _readable(self.facts.ledger) if event.id == identity), None)
 
 
 def log_size(root: Path) -> tuple[int, int]:
@@ -144,18 +171,18 @@ def log_size(root: Path) -> tuple[int, int]:
     return len(files), sum(files)
 
 
-def _readable(ledger: Ledger, kinds: tuple[str, ...] | None) -> list[Any]:
-    """The events of these kinds up to the first damage."""
+def _readable(ledger: Ledger, kind: str | None = None) -> list[Any]:
+    """The events, all or of one kind, up to the first damage."""
     found: list[Any] = []
     with contextlib.suppress(RollbookError):
-        found.extend(event for event in ledger.events() if kinds is None or event.kind in kinds)
+        found.extend(ledger.events(kind))
     return found
 
 
 def _batches(ledger: Ledger) -> dict[str, list[Steps]]:
     held: dict[str, Batch] = {}
     updates: dict[str, tuple[str, Update]] = {}
-    for event in _readable(ledger, ("Batch", "Update")):
+    for event in (*_readable(ledger, "Batch"), *_readable(ledger, "Update")):
         try:
             record = event.record()
         except RollbookError:

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from rollbook.ledger.lineage import run_lineage
-from rollbook.records import AuditReport, GateDecision, ResolvedRecipe, RollbookError, StageEnd, StepReport
+from rollbook.records import AuditReport, GateDecision, HostRun, ResolvedRecipe, RollbookError, StageEnd, StepReport
 from rollbook.records.graph import order
 from rollbook.report import curves, heldout, tables, text
 from rollbook.report.lineage_svg import lineage_svg
@@ -20,6 +20,7 @@ from rollbook.report.page import drawn, headline
 from rollbook.report.tables import LABELS, leaves
 from rollbook.view.address import Address
 from rollbook.view.browse import NotFound, group_context, record_context, rows_context, task_context, trajectory_context
+from rollbook.view.comparing import LISTED, pairs
 from rollbook.view.drawing import flows, overlays
 from rollbook.view.held import HeldRun
 
@@ -86,10 +87,10 @@ def _content(site: Site, address: Address) -> tuple[str, dict[str, Any]]:
     if run is None:
         raise NotFound(f"no run is shown under the name {address.run!r}")
     run.refresh()
-    return _of_run(run, address)
+    return _of_run(site, run, address)
 
 
-def _of_run(run: HeldRun, address: Address) -> tuple[str, dict[str, Any]]:
+def _of_run(site: Site, run: HeldRun, address: Address) -> tuple[str, dict[str, Any]]:
     name = address.name or ""
     match address.page:
         case "overview":
@@ -101,7 +102,7 @@ def _of_run(run: HeldRun, address: Address) -> tuple[str, dict[str, Any]]:
         case "group":
             return "group.html", {"title": "Group", **group_context(run, name)}
         case "task":
-            return "task.html", {"title": "Task", **task_context(run, name)}
+            return "task.html", {"title": "Task", **task_context(run, name, tuple(site.runs.values()))}
         case "lineage":
             return "lineage.html", {"title": "Lineage", **lineage(run)}
         case "evidence":
@@ -124,8 +125,10 @@ def _brief(run: HeldRun) -> dict[str, Any]:
         facts = run.facts
         recipe = facts.last(ResolvedRecipe)
         full = [point for point in heldout.eval_points(facts) if not point.probe]
-        return {"head": headline(facts, recipe), "rows": len(run.rows), "steps": len(facts.all(StepReport)),
-                "alerts": len(run.alerts), "last": full[-1].report.accuracy if full else None, "fault": None}
+        last = [("", full[-1].report.accuracy)] if full else [(str(protocol.aggregation), result.value)
+                                                              for protocol, result in run.evaluations()[-1:]]
+        return {"head": headline(facts, recipe), "rows": run.trajectories, "steps": len(facts.all(StepReport)),
+                "alerts": len(run.alerts), "last": last[-1] if last else None, "fault": None}
     except RollbookError as error:
         return {"head": None, "rows": 0, "steps": 0, "alerts": 0, "last": None, "fault": str(error)}
 
@@ -134,8 +137,9 @@ def overview(run: HeldRun) -> dict[str, Any]:
     """What the first page of a run shows."""
     facts = run.facts
     return drawn(facts) | {
-        "faults": (*facts.faults, *run.rows.faults), "alerts": run.alerts, "flows": flows(facts),
-        "stages": stages(run, facts.last(ResolvedRecipe)), "evaluations": run.evaluations()}
+        "faults": (*facts.faults, *run.unread), "alerts": run.alerts, "flows": flows(facts),
+        "stages": stages(run, facts.last(ResolvedRecipe)), "evaluations": run.evaluations(), "protocol": run.protocol,
+        "asked": run.trajectories, "host": facts.last(HostRun)}
 
 
 def stages(run: HeldRun, recipe: ResolvedRecipe | None) -> list[tuple[str, str, str]]:
@@ -192,7 +196,8 @@ def compare(chosen: Sequence[HeldRun]) -> dict[str, Any]:
     return {"chosen": chosen, "overlays": overlays(named), "differing": differing[:DIFFERENCES], "full": full,
             "with_recipe": list(every), "seeds": [(name, len(members)) for name, members in named.items()],
             "briefs": [_brief(run) for run in chosen],
-            "evaluations": [(run, protocol, result) for run in chosen for protocol, result in run.evaluations()]}
+            "evaluations": [(run, protocol, result) for run in chosen for protocol, result in run.evaluations()],
+            "pairs": pairs(chosen), "listed": LISTED}
 
 
 def _without_seed(recipe: ResolvedRecipe | None) -> str | None:

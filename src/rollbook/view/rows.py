@@ -5,23 +5,22 @@ Token ids and log-probs stay in the Parquet files until one trajectory is opened
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from rollbook.ledger import Ledger
-from rollbook.ledger.scopes import place_of
 from rollbook.records import RollbookError
+from rollbook.view.parts import LATER, SCHEMA, Part, bases, component_values, empty
 
-READ = ("id", "attempt", "task", "group", "stop_reason", "text", "verdict", "total", "accuracy", "components", "failure_code",
-        "family", "outcome", "spans")
-FACETS = ("stage", "family", "outcome", "verdict", "failure_code", "stop_reason")
+READERS = 2         # tables read at a time
+FACETS = ("stage", "family", "answer", "outcome", "verdict", "failure_code", "stop_reason")
 SORTS = {"newest": ("place", "descending"), "oldest": ("place", "ascending"), "highest reward": ("total", "descending"),
          "lowest reward": ("total", "ascending"), "longest": ("tokens", "descending"), "shortest": ("tokens", "ascending")}
 PAGE = 50
@@ -58,44 +57,63 @@ class Found:
 
 
 class Rows:
-    """The columns; `refresh` takes in tables that were committed since. `faults` names tables that could not be read."""
+    """The trajectories of the tables that stood in the log; never changed once made. `unread` says, by event, why a table could
+    not be read."""
 
-    def __init__(self, ledger: Ledger):
-        self.ledger = ledger
-        self.faults: list[str] = []
-        self._parts: dict[int, pa.Table] = {}
-        self._files: dict[int, Path] = {}
-        self.table: pa.Table = _empty()
-        self.components: dict[str, np.ndarray] = {}
+    def __init__(self, parts: Sequence[Part] = (), unread: Mapping[int, str] | None = None):
+        self.parts, self.unread = tuple(sorted(parts, key=lambda part: part.seq)), unread or {}
+        self._starts = np.cumsum([0, *(part.base.num_rows for part in self.parts)])
+        table = pa.concat_tables([part.base for part in self.parts]) if self.parts else SCHEMA.empty_table()
+        self.table: pa.Table = table.append_column("place", pa.array(np.arange(table.num_rows), pa.int64())).combine_chunks()
+        self.components = tuple(sorted({name for part in self.parts for name in part.components}))
+        self._lock = threading.Lock()
+        self._columns: dict[str, pa.ChunkedArray] = {}
+        self._values: Mapping[str, np.ndarray] | None = None
         self._facets: dict[str, list[tuple[str, int]]] | None = None
 
-    def refresh(self, events: Iterable[Any]) -> None:
-        """Reads the tables that stand in the log now and drops those that do not any more."""
+    def after(self, ledger: Ledger, events: Iterable[Any]) -> Rows:
+        """With the tables that stand in the log now: those committed since are read, those taken back are gone."""
         wanted = {event.seq: event for event in events}
-        changed = set(self._parts) != set(wanted)
-        for seq in set(self._parts) - set(wanted):
-            del self._parts[seq], self._files[seq]
-        for seq, event in wanted.items():
-            if seq not in self._parts:
-                self._read(seq, event)
-        if changed:
-            self._join()
+        kept = {part.seq: part for part in self.parts if part.seq in wanted}
+        unread = {seq: why for seq, why in self.unread.items() if seq in wanted}
+        new = [event for seq, event in wanted.items() if seq not in kept and seq not in unread]
+        if not new and len(kept) == len(self.parts) and len(unread) == len(self.unread):
+            return self
+        with ThreadPoolExecutor(READERS) as threads:
+            read = list(zip(new, threads.map(lambda event: _read(ledger, event), new), strict=True))
+        parts = [one for _, one in read if isinstance(one, Part)]
+        bases(parts)
+        return Rows([*kept.values(), *parts],
+                    unread | {event.seq: one for event, one in read if isinstance(one, str)})
 
-    def _read(self, seq: int, event: Any) -> None:
-        try:
-            file = self.ledger.table_path(event)
-            part = _columns(pq.read_table(file, columns=list(READ), memory_map=True), str(event.body["name"]), seq)
-        except (RollbookError, OSError, pa.ArrowException) as error:
-            self.faults.append(str(error).splitlines()[0])
-            part, file = _empty(), Path()
-        self._parts[seq], self._files[seq] = part, file
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Why tables could not be read."""
+        return tuple(self.unread.values())
 
-    def _join(self) -> None:
-        table = pa.concat_tables([self._parts[seq] for seq in sorted(self._parts)]) if self._parts else _empty()
-        self.table = table.append_column("place", pa.array(np.arange(table.num_rows), pa.int64())).combine_chunks()
-        self.components = _component_values(self.table["components"])
-        self.table = self.table.drop_columns(["components"])
-        self._facets = None
+    def warm(self) -> None:
+        """Reads what lists do not need, so that the first search does not have to."""
+        for name in LATER:
+            self.column(name)
+
+    def column(self, name: str) -> Any:
+        """A column of all rows."""
+        if name not in LATER:
+            return self.table[name]
+        with self._lock:
+            if name not in self._columns:
+                with ThreadPoolExecutor(READERS) as threads:
+                    held = list(threads.map(lambda part: part.column(name), self.parts))
+                self._columns[name] = pa.chunked_array(held or [empty(name)])
+            return self._columns[name]
+
+    def values(self, component: str) -> np.ndarray:
+        """A reward component's value per row, NaN where it did not run."""
+        held = self.column("components").chunks
+        with self._lock:
+            if self._values is None:
+                self._values = component_values(held)
+            return self._values[component]
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -129,8 +147,18 @@ class Rows:
             places = places[np.argsort(values if order == "ascending" else -values, kind="stable")]     # absent comes last
         elif order == "descending":
             places = places[::-1]
-        rows = self.table.take(pa.array(places[(page - 1) * PAGE:page * PAGE]))
-        return Found(rows=tuple(rows.to_pylist()), count=len(places), total=len(self), page=page, pages=pages)
+        rows = self.rows(places[(page - 1) * PAGE:page * PAGE])
+        return Found(rows=tuple(rows), count=len(places), total=len(self), page=page, pages=pages)
+
+    def rows(self, places: Any) -> list[Mapping[str, Any]]:
+        """The rows in these places, in their order, without token ids."""
+        found = self.table.take(pa.array(places, pa.int64())).to_pylist()
+        own = np.searchsorted(self._starts, np.asarray(places), side="right") - 1
+        for part in np.unique(own):
+            at = np.flatnonzero(own == part).tolist()
+            for index, more in zip(at, self.parts[part].rows([int(found[one]["row"]) for one in at]), strict=True):
+                found[index] |= more
+        return found
 
     def _mask(self, wanted: Filters) -> Any:
         parts = []
@@ -142,7 +170,7 @@ class Rows:
         if wanted.version is not None:
             parts.append(pc.fill_null(pc.equal(self.table["version"], wanted.version), False))
         if wanted.component and wanted.component in self.components:
-            values = self.components[wanted.component]
+            values = self.values(wanted.component)
             kept = ~np.isnan(values)
             if wanted.least is not None:
                 kept &= values >= wanted.least
@@ -152,7 +180,7 @@ class Rows:
         elif wanted.component:
             parts.append(pa.chunked_array([pa.array(np.zeros(len(self), bool))]))
         if wanted.text:
-            parts.append(pc.fill_null(pc.match_substring(self.table["text"], wanted.text, ignore_case=True), False))
+            parts.append(pc.fill_null(pc.match_substring(self.column("text"), wanted.text, ignore_case=True), False))
         mask = None
         for part in parts:
             mask = part if mask is None else pc.and_(mask, part)
@@ -160,80 +188,27 @@ class Rows:
 
     def where(self, column: str, value: str, limit: int = 200) -> list[Mapping[str, Any]]:
         """The rows with this value, in log order."""
-        return list(self.table.filter(pc.equal(self.table[column], value)).slice(0, limit).to_pylist())
+        held = np.asarray(pc.fill_null(pc.equal(self.column(column), value), False))
+        return self.rows(np.flatnonzero(held)[:limit])
 
     def place_of(self, identity: str) -> int | None:
         """Where a trajectory stands among all, None where it is not."""
-        found = int(pc.index(self.table["id"], pa.scalar(identity, pa.string())).as_py()) if len(self) else -1
+        found = int(pc.index(self.column("id"), pa.scalar(identity, pa.string())).as_py()) if len(self) else -1
         return None if found < 0 else found
 
     def row(self, place: int) -> Mapping[str, Any]:
-        return dict(self.table.slice(place, 1).to_pylist()[0])
+        return self.rows([place])[0]
 
     def whole(self, place: int) -> Mapping[str, Any]:
         """Everything that the file holds of a trajectory, token ids and log-probs among it."""
         row = self.row(place)
-        file = pq.ParquetFile(self._files[row["seq"]], memory_map=True)
-        at = int(row["row"])
-        for group in range(file.num_row_groups):
-            size = file.metadata.row_group(group).num_rows
-            if at < size:
-                return dict(file.read_row_group(group).slice(at, 1).to_pylist()[0]) | row
-            at -= size
-        raise IndexError(place)
+        part = self.parts[int(np.searchsorted(self._starts, place, side="right")) - 1]
+        return part.whole(int(row["row"])) | row
 
 
-def _columns(table: pa.Table, scope: str, seq: int) -> pa.Table:
-    """A table's columns with stage, step, version and counts of tokens."""
-    stage, step, _ = place_of(scope)
-    spans = table["spans"].combine_chunks()
-    flat = spans.flatten()
-    owned = pc.equal(flat.field("owner"), "policy")
-    lengths = pc.if_else(owned, flat.field("length"), 0)
-    parents = spans.value_parent_indices()
-    tokens = np.bincount(np.asarray(parents), weights=np.asarray(pc.fill_null(lengths, 0)), minlength=table.num_rows)
-    versions = np.full(table.num_rows, -1, np.int64)
-    sampled = np.asarray(pc.fill_null(pc.and_(owned, pc.is_valid(flat.field("version"))), False))
-    at = np.asarray(parents)[sampled]
-    versions[at[::-1]] = np.asarray(pc.fill_null(flat.field("version"), -1))[sampled][::-1]
-    count = table.num_rows
-    turns = np.bincount(np.asarray(parents)[np.asarray(owned)], minlength=count)
-    made = {"scope": pa.array([scope] * count, pa.string()), "stage": pa.array([stage] * count, pa.string()),
-            "step": pa.array([step] * count, pa.int64()), "seq": pa.array([seq] * count, pa.int64()),
-            "row": pa.array(np.arange(count), pa.int64()), "tokens": pa.array(tokens.astype(np.int64)),
-            "version": pa.array(versions, pa.int64(), mask=versions < 0), "turns": pa.array(turns.astype(np.int64))}
-    kept = {name: table[name].combine_chunks() for name in READ if name != "spans"}
-    return pa.table({**kept, **made}).select(SCHEMA.names).cast(SCHEMA)
-
-
-def _component_values(column: pa.ChunkedArray) -> dict[str, np.ndarray]:
-    """For each component its value per row, NaN where it did not run."""
-    joined = column.combine_chunks()
-    if isinstance(joined, pa.ChunkedArray):
-        joined = joined.chunk(0) if joined.num_chunks else pa.array([], joined.type)
-    flat = joined.flatten()
-    names, values = flat.field("name"), np.asarray(flat.field("value").to_numpy(zero_copy_only=False), float)
-    parents = np.asarray(joined.value_parent_indices())
-    found = {}
-    for name in pc.unique(names).to_pylist():
-        mine = np.asarray(pc.equal(names, name).to_numpy(zero_copy_only=False))
-        held = np.full(len(joined), np.nan)
-        held[parents[mine]] = values[mine]
-        found[str(name)] = held
-    return dict(sorted(found.items()))
-
-
-def _component_type() -> Any:
-    from rollbook.ledger import columns
-    return columns.SCHEMA.field("components").type
-
-
-SCHEMA = pa.schema([*((name, pa.float64() if name in ("total", "accuracy") else pa.string())
-                      for name in READ if name not in ("spans", "components")), ("components", _component_type()),
-                    ("scope", pa.string()), ("stage", pa.string()), ("step", pa.int64()), ("seq", pa.int64()),
-                    ("row", pa.int64()), ("tokens", pa.int64()), ("version", pa.int64()), ("turns", pa.int64())])
-
-
-def _empty() -> pa.Table:
-    return SCHEMA.empty_table()
-
+def _read(ledger: Ledger, event: Any) -> Part | str:
+    """The table of an event, or why it could not be read."""
+    try:
+        return Part(ledger.table_path(event), str(event.body["name"]), event.seq)
+    except (RollbookError, OSError, pa.ArrowException, KeyError) as error:
+        return str(error).splitlines()[0]

@@ -96,14 +96,20 @@ def turns(row: Mapping[str, Any], texts: TokenTexts, learned: Sequence[Trained])
         kept = ids[at:at + min(length, left)]
         own = owner == "policy"
         tokens = ()
-        if texts.tokenizer is not None:
+        shown = texts.tokenizer is not None and None not in kept
+        if shown:
             here = _Place(ids=kept, logps=logps[at:at + len(kept)], action=action if own else None, version=span["version"])
             tokens = tuple(_tokens(here, texts, values))
         made.append(Turn(owner=owner, version=span["version"], count=length, tokens=tokens, more=length - len(kept),
-                         text=None if texts.tokenizer is not None else _plain(row, owner, length)))
+                         text=None if shown else _plain(row, owner, length)))
         at, left = at + length, max(0, left - length)
         action += length if own else 0
     return tuple(made)
+
+
+def hidden(row: Mapping[str, Any]) -> bool:
+    """Whether an endpoint answered that showed no tokens."""
+    return None in (row["token_ids"] or ())
 
 
 def _plain(row: Mapping[str, Any], owner: str, length: int) -> str:

@@ -53,7 +53,7 @@ ALLOWED = {  # the table of the architecture
     "cli_gate": {"records", "evaluation", "orchestration", "cli_output"},
     "cli_inspect": {"records", "ledger", "report", "cli_output"},
     "cli_evidence": {"records", "ledger", "audit", "orchestration", "cli_output", "cli_progress"},
-    "view": {"records", "evidence", "ledger", "report"},
+    "view": {"records", "evidence", "ledger", "report", "orchestration"},      # orchestration: evaluations compared
     "cli_metrics": {"records", "report", "cli_output"},
     "cli_view": {"records", "report", "view", "cli_output"},
     "serve": {"records", "models", "rollouts"},

@@ -67,6 +67,7 @@ def test_filters_show_exactly_what_passes_them(run):
     assert total == 4 + 4 + 16 + 16 + 2 + 16 + 4
     assert asked("stage=rl") == 32 and asked("stage=rl&outcome=uniform") == 16 and asked("stage=rl&outcome=truncated") == 4
     assert asked("verdict=Unscored") == 2 and asked("failure_code=timeout") == 2 and asked("failure_code=none") == total - 2
+    assert asked("answer=right") == total - 2 and asked("answer=none") == 2 and asked("answer=wrong") == 0
     assert asked("component=format&least=0.25") == total - 2 and asked("component=format&most=0.2") == 0
     assert asked("version=1") == 20 + 16 and asked("text=7") == total and asked("text=nowhere") == 0
     assert asked(f"task={first_row(run, 'task', stage='rl')}&stage=rl") == 8

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from rollbook.audit.detector import Detector, Row
 from rollbook.audit.index import RunIndex
+from rollbook.audit.outside import Outside
 from rollbook.audit.starts import Starts
 from rollbook.evaluation.attempts import Attempt
 from rollbook.evaluation.best_of import picked
@@ -22,6 +23,8 @@ from rollbook.records import (
     Comparison,
     Dispatch,
     EvalReport,
+    EvaluationProtocol,
+    EvaluationResult,
     Interval,
     ProtocolBundle,
     RecordError,
@@ -65,6 +68,7 @@ class EvaluationDetector(Detector):
         self.reported: dict[str, str] = {}                  # evaluation stage -> its report
         self.compared: dict[str, set[str]] = defaultdict(set)       # report -> the reports it was compared with
         self.rated: dict[str, dict[str, tuple[str, float | None]]] = {}     # of the evaluation last reported
+        self.outside: Outside | None = None                 # an evaluation that is no stage of a run
         self.beside: set[str] = set()                       # reports of evaluations that the recipe does not name
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
@@ -73,6 +77,13 @@ class EvaluationDetector(Detector):
                 self.asked[record.scope] = record
             case TraceTable() if record.name.startswith("eval/"):
                 self.seen[record.name.removeprefix("eval/")] = Seen()
+            case EvaluationProtocol():
+                self.outside = Outside(record)
+            case EvaluationResult():
+                self.checked()
+                none = ("it is under no protocol on record",)
+                for problem in none if self.outside is None else self.outside.problems(run, record):
+                    self.fail(identity, f"{record.policy}: {problem}", AGAIN)
             case EvalReport():
                 self.checked()
                 self._report(run, identity, record)
@@ -91,6 +102,9 @@ class EvaluationDetector(Detector):
                 pass
 
     def row(self, run: RunIndex, row: Row) -> None:
+        if self.outside is not None and run.recipe is None:
+            self.outside.row(run, row)
+            return
         seen = self.seen.get((run.table or "").removeprefix("eval/")) if (run.table or "").startswith("eval/") else None
         if seen is None:
             return

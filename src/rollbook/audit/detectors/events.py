@@ -156,7 +156,7 @@ def misordered(trace: Trace) -> str:
         return "it does not begin with what the policy was shown"
     previous = trace.segments[0]
     for segment in trace.segments[1:]:
-        if not segment.token_ids:
+        if not segment.count:
             return f"a segment of the {segment.owner} is empty"
         if segment.owner == previous.owner == "policy" and not (segment.version or 0) > (previous.version or 0):
             return f"version {segment.version} follows version {previous.version} within one turn"

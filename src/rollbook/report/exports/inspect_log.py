@@ -77,8 +77,8 @@ def _sample(trace: Trace, verdict: Verdict | None, task: Task, policy: str) -> d
         "messages": [*asked, answer],
         "output": {"model": f"rollbook/{policy}",
                    "choices": [{"message": answer, "stop_reason": STOPS.get(trace.stop_reason, "unknown")}],
-                   "usage": {"input_tokens": len(trace.prompt_ids), "output_tokens": trace.action_count,
-                             "total_tokens": len(trace.prompt_ids) + trace.action_count}},
+                   "usage": {"input_tokens": trace.prompt_count, "output_tokens": trace.action_count,
+                             "total_tokens": trace.prompt_count + trace.action_count}},
         "metadata": {"trace": trace.id, "family": task.family}, "store": {}, "events": [], "model_usage": {}, "attachments": {},
         "uuid": hashlib.sha256(trace.id.encode()).hexdigest()[:22]}
     if isinstance(verdict, Scored):

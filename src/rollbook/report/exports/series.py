@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.ledger import Ledger
-from rollbook.records import EvalReport, ResolvedRecipe, RollbookError, RunEnd, SftReport, StepReport
+from rollbook.records import EvalReport, EvaluationResult, ResolvedRecipe, RollbookError, RunEnd, SftReport, StepReport
 from rollbook.report.facts import read_facts
 from rollbook.report.tables import leaves
 from rollbook.report.text import setting
@@ -57,20 +57,26 @@ def _rows(ledger: Ledger) -> Iterator[Row]:
     step = 0
     try:
         for event in ledger.events():
-            if event.kind in ("StepReport", "SftReport", "EvalReport"):
+            if event.kind in ("StepReport", "SftReport", "EvalReport", "EvaluationResult"):
                 record: Any = event.record()
-                step += event.kind != "EvalReport"
-                yield Row(step=max(step, 1), stage=record.stage, time_s=event.time, values=_values(record))
+                step += event.kind not in ("EvalReport", "EvaluationResult")
+                stage = record.policy if event.kind == "EvaluationResult" else record.stage
+                yield Row(step=max(step, 1), stage=stage, time_s=event.time, values=_values(record))
     except RollbookError:       # a damaged log is handed on up to the damage, as the report draws it
         return
 
 
-def _values(record: StepReport | SftReport | EvalReport) -> dict[str, float]:
+def _values(record: StepReport | SftReport | EvalReport | EvaluationResult) -> dict[str, float]:
     if isinstance(record, StepReport):
         return {**record.observed, **record.metrics}
     if isinstance(record, SftReport):
         return {**record.observed, "sft/loss_nats": record.loss_nats, "sft/grad_norm": record.grad_norm,
                 "sft/learning_rate": record.learning_rate, "sft/tokens": float(record.tokens)}
+    if isinstance(record, EvaluationResult):
+        return {"eval/value": record.value.estimate, "eval/low": record.value.low, "eval/high": record.value.high,
+                "eval/unscored": float(record.unscored_attempts), "eval/tokens": float(record.spend.tokens),
+                **({"eval/seconds": record.observed["seconds"]} if "seconds" in record.observed else {}),
+                **{f"eval/value/{family}": share for family, share in record.by_family.items()}}
     kind = "probe" if "/probe/" in record.stage else "heldout"
     return {f"eval/{kind}_accuracy": record.accuracy.estimate, f"eval/{kind}_low": record.accuracy.low,
             f"eval/{kind}_high": record.accuracy.high, f"eval/{kind}_unscored": float(record.unscored)}

@@ -16,18 +16,21 @@ MAX_BYTES = 1 << 30
 
 
 class Unanswered(Exception):
-    """A call that brought no document; `code` is the kind of fault, the text what was got."""
+    """A call that brought no document; `code` is the kind of fault, `status` the HTTP status if there was one, the text what was
+    got."""
 
-    def __init__(self, code: FaultCode, got: str):
+    def __init__(self, code: FaultCode, got: str, status: int | None = None):
         super().__init__(got)
         self.code: FaultCode = code
+        self.status = status
 
 
 class Wire:
     """Calls to one address, each on a connection of its own. Thread-safe. Raises `Unanswered` and nothing else."""
 
-    def __init__(self, url: str):
+    def __init__(self, url: str, *, key: str | None = None, max_bytes: int = MAX_BYTES):
         parts = urlsplit(url)
+        self._key, self._max_bytes = os.environ.get(KEY_VARIABLE) if key is None else key, max_bytes
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ModelError("a server is an http or https address", got=url, fix="for example http://127.0.0.1:8000")
         self.url, self._base, self._secure = url.rstrip("/"), parts.path.rstrip("/"), parts.scheme == "https"
@@ -46,12 +49,12 @@ class Wire:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=seconds)
         headers = {"Content-Type": "application/json"}
-        if key := os.environ.get(KEY_VARIABLE):
-            headers["Authorization"] = f"Bearer {key}"
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
         try:
             connection.request(method, self._base + path, body, headers)
             reply = connection.getresponse()
-            text = reply.read(MAX_BYTES)
+            text = reply.read(self._max_bytes)
         except TimeoutError as error:
             raise Unanswered("timeout", f"no answer to {method} {self.url}{path} within {seconds:g} s") from error
         except (OSError, http.client.HTTPException) as error:
@@ -60,7 +63,7 @@ class Wire:
             connection.close()
         if reply.status >= 400:
             raise Unanswered("refused", f"{method} {self.url}{path} was answered {reply.status}: "
-                             f"{text[:300].decode(errors='replace')}")
+                             f"{text[:300].decode(errors='replace')}", reply.status)
         if not text:
             return None
         try:
