@@ -252,7 +252,7 @@ def test_one_evaluation_alone_is_shown_without_a_gain(tmp_path: Path) -> None:
     writer.evaluate("start_eval", [i % 2 == 0 for i in range(24)])
     page = written(tmp_path / "run")
     assert "No comparison on record yet" in page.text and "right 12 wrong 12" in page.text
-    assert "no checkpoint with a tokenizer yet" in page.text and "I count to" in page.text
+    assert "no tokenizer is on record" in page.text and "I count to" in page.text
 
 
 def test_a_damaged_log_is_shown_up_to_the_damage(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from rollbook.report.exports.series import Handed, missing
+from rollbook.report.exports.series import Handed, missing, twice
 
 BATCH, PARAMETERS = 900, 90       # the store's own limits are 1000 metrics and 100 parameters a request
 VALUE = 6000
@@ -25,6 +25,8 @@ def write(run: Handed, out: Path) -> Path:
     client = MlflowClient(tracking_uri=f"sqlite:///{(out / 'mlflow.db').absolute()}")
     known = client.get_experiment_by_name("rollbook")
     experiment = known.experiment_id if known else client.create_experiment("rollbook", (out / "artifacts").absolute().as_uri())
+    if client.search_runs([experiment], f"tags.`rollbook.genesis` = '{run.genesis}'"):
+        raise twice(run, out / "mlflow.db")
     made = client.create_run(experiment, run_name=run.name, start_time=int(1000 * run.rows[0].time_s),
                              tags={"rollbook.genesis": run.genesis, "rollbook.status": run.status})
     name = made.info.run_id

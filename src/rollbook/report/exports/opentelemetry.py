@@ -11,9 +11,9 @@ from rollbook.report.exports.series import Handed, missing
 
 
 def write(run: Handed, out: Path) -> Path:
-    """OUT/metrics.json: the SDK's `MetricsData` as JSON, a gauge a metric with one point a step."""
+    """OUT/NAME.json: the SDK's `MetricsData` as JSON, a gauge a metric with one point a step."""
     out.mkdir(parents=True, exist_ok=True)
-    file = out / "metrics.json"
+    file = out / f"{run.name}.json"
     file.write_text(json.dumps(json.loads(_data(run).to_json()), indent=1), encoding="utf-8")
     return file
 

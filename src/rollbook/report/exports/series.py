@@ -82,6 +82,12 @@ def _values(record: StepReport | SftReport | EvalReport | EvaluationResult) -> d
             f"eval/{kind}_high": record.accuracy.high, f"eval/{kind}_unscored": float(record.unscored)}
 
 
+def twice(run: Handed, where: Path) -> ExportRefused:
+    """The refusal where the tool already holds a run of this name: its numbers would stand there twice."""
+    return ExportRefused(f"{run.name} was handed on before", got=str(where), why="every number would stand there twice",
+                         fix="choose another folder with --out, or remove what was written")
+
+
 def missing(package: str, error: ImportError) -> ExportRefused:
     """The refusal where a tool is not installed."""
     return ExportRefused(f"the package {package} is not installed", got=str(error), why="it writes its own format",

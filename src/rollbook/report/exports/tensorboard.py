@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollbook.report.exports.series import Handed, missing
+from rollbook.report.exports.series import Handed, missing, twice
 
 
 def write(run: Handed, out: Path) -> Path:
@@ -16,6 +16,8 @@ def write(run: Handed, out: Path) -> Path:
     except ImportError as error:
         raise missing("tensorboard", error) from error
     folder = out / run.name
+    if folder.exists():
+        raise twice(run, folder)
     writer = EventFileWriter(str(folder))
     for row in run.rows:
         values = [Summary.Value(tag=name, simple_value=value) for name, value in row.values.items()]
