@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollbook.ledger import environment_manifest
-from rollbook.records import CuratedSet, RawTask, ResolvedRecipe, content_id
+from rollbook.records import CuratedSet, RawTask, ResolvedRecipe, Task, content_id
 from rollbook.records.recipe import TaskSettings
 from rollbook.tasks import Acquired, Likeness, Split, TaskError, acquire, shares, split
 from rollbook.tasks.curated import curated
@@ -42,11 +42,15 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """Raw tasks and both sides as the recipe's generators and seeds give them, by content id and in order."""
+    """Raw tasks and both sides as the recipe's generators and seeds give them, by content id and in order.
+
+    `contracts` maps the id of a raw task to the contract that is made of it.
+    """
 
     raw: tuple[str, ...]
     train: tuple[str, ...]
     heldout: tuple[str, ...]
+    contracts: Mapping[str, Task]
 
 
 def generated(recipe: ResolvedRecipe | None, raws: Mapping[str, RawTask], kept: tuple[CuratedSet, bytes] | None = None
@@ -84,7 +88,7 @@ def _read_again(settings: TaskSettings, kept: tuple[CuratedSet, bytes] | None) -
 
 def _named(acquired: Acquired, sides: Split) -> Generated:
     return Generated(raw=tuple(content_id(raw) for raw in acquired.raw), train=tuple(task.id for task in sides.train),
-                     heldout=tuple(task.id for task in sides.heldout))
+                     heldout=tuple(task.id for task in sides.heldout), contracts={task.raw: task for task in acquired.tasks})
 
 
 def excuse(manifest: Mapping[str, Any]) -> str | None:

@@ -76,11 +76,10 @@ class Entry(NamedTuple):                # no dataclass: thousands are made for o
 
 def log_line(entry: Entry, prev: str, seq: int, time: float) -> tuple[bytes, str]:
     """The line (canonical JSON, `hash` last, newline) and its hash: SHA-256 of the canonical event without `hash`."""
-    identity = f',"id":"{entry.id}","kind":"{entry.kind}","observed":'
-    place = f',"prev":"{prev}","schema":{entry.schema},"seq":{seq},"time":{time!r}}}'
-    content = b"".join((b'{"body":', entry.body, identity.encode(), entry.observed, place.encode()))
+    content = b'{"body":%b,"id":"%b","kind":"%b","observed":%b,"prev":"%b","schema":%d,"seq":%d,"time":%b}' % (
+        entry.body, entry.id.encode(), entry.kind.encode(), entry.observed, prev.encode(), entry.schema, seq, repr(time).encode())
     value = hashlib.sha256(content).hexdigest()
-    return b"".join((memoryview(content)[:-1], HASH_START, value.encode(), b'"}\n')), value
+    return b'%b,"hash":"%b"}\n' % (content[:-1], value.encode()), value
 
 
 def scan(root: Path, genesis: str) -> Iterator[Link]:

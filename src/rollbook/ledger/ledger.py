@@ -236,7 +236,7 @@ class Ledger:
 
     def rows(self, event: Event) -> Iterator[tuple[TraceId, tuple[Trace, Verdict | None, Outcome]]]:
         """The trajectories of a `TraceTable` event with their ids; bounded memory."""
-        from rollbook.ledger.traces import read_identified
+        from rollbook.ledger.trace_rows import read_identified
 
         file = self._verified(event.record(), event.position)
         return read_identified(file, f"{event.position}, table {file.name}")
@@ -251,7 +251,7 @@ class Ledger:
         return self._verified(event.record(), event.position)
 
     def _trace_rows(self, event: Event) -> Iterator[tuple[Trace, Verdict | None, Outcome]]:
-        from rollbook.ledger.traces import read_rows
+        from rollbook.ledger.trace_rows import read_rows
 
         file = self._verified(event.record(), event.position)
         return read_rows(file, f"{event.position}, table {file.name}")

@@ -1,12 +1,12 @@
-"""Trace tables: traces, verdicts and outcomes to Parquet rows and back, with the same content ids."""
+"""Trace tables: traces, verdicts and outcomes to Parquet rows, to be read back with the same content ids."""
 
 from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,24 +16,15 @@ from rollbook.ledger.kinds import TraceTable
 from rollbook.ledger.tables import ids_root, open_table, save
 from rollbook.ledger.trace_ids import trace_ids
 from rollbook.records import (
-    AbsentComponent,
-    Component,
-    Episode,
-    LedgerError,
-    NotExposed,
     Outcome,
-    Part,
     RecordError,
-    RewardVector,
     Scored,
-    Segment,
     Trace,
     TraceId,
     Unscored,
     Verdict,
     VerifierStamp,
     content_id,
-    decode,
     encode,
 )
 from rollbook.records.codec import nearest
@@ -215,24 +206,6 @@ def _stamp(stamp: VerifierStamp) -> dict[str, str]:
     return {"name": stamp.name, "version": stamp.version, "digest": stamp.digest}
 
 
-def read_rows(path: Path, position: str) -> Iterator[Row]:
-    """The rows of a table file in order, with the content ids they were written with, in bounded memory."""
-    return (row for _, row in read_identified(path, position))
-
-
-def read_identified(path: Path, position: str) -> Iterator[Identified]:
-    """The same rows, each with the content id of its trace."""
-    names = [name for name, _ in columns.VERDICT]
-    for batch in read_batches(path, position, None):
-        ids = batch.column("id").to_pylist()
-        cells = zip(*(batch.column(name).to_pylist(maps_as_pydicts="strict") for name in names), strict=True)
-        ends = zip(*(batch.column(name).to_pylist() for name, _ in columns.OUTCOME), strict=True)
-        for trace, identity, cell, (family, code, detail) in zip(_traces(batch), ids, cells, ends, strict=True):
-            outcome = Outcome(attempt=trace.attempt, family=family, code=code, detail=detail)
-            verdict = _verdict(TraceId(identity), dict(zip(names, cell, strict=True)), position)
-            yield TraceId(identity), (trace, verdict, outcome)
-
-
 def read_batches(path: Path, position: str, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     """The table as Arrow batches of these columns, or all, in order and in bounded memory."""
     unknown = [name for name in names or () if name not in columns.WITH_EPISODES.names]
@@ -241,68 +214,3 @@ def read_batches(path: Path, position: str, names: Sequence[str] | None) -> Iter
                           fix=f"nearest names: {nearest(unknown[0], columns.WITH_EPISODES.names)}")
     with open_table(path, columns.SCHEMA, position, columns.OLDER, wider=columns.WITH_EPISODES) as file:
         yield from file.iter_batches(batch_size=BATCH_ROWS, columns=names)
-
-
-def _traces(batch: pa.RecordBatch) -> list[Trace]:
-    names = ("attempt", "task", "group", "envelope", "stop_reason", "text", "sampled")
-    plain = [batch.column(name).to_pylist() for name in names]
-    observed = batch.column("observed").to_pylist(maps_as_pydicts="strict")
-    starts, ids = _values(batch.column("token_ids"), "i")
-    logp_starts, logps = _values(batch.column("logps"), "f")
-    if list(logp_starts) != list(starts):
-        raise LedgerError("a trace table has another number of log-probs than of tokens", why="they stand side by side")
-    spans = batch.column("spans").to_pylist()
-    shown = batch.column("logps").values.is_valid().to_pylist()
-    seen = batch.column("token_ids").values
-    hidden = None if not seen.null_count else seen.is_null().to_pylist()
-    more = batch.column("episode").to_pylist() if "episode" in batch.schema.names else [None] * len(spans)
-    traces = []
-    for start, (attempt, task, group, envelope, stop_reason, text, sampled), notes, parts, document in zip(
-            list(starts)[:-1], zip(*plain, strict=True), observed, spans, more, strict=True):
-        segments, at = [], start
-        for part in parts:
-            end = at + part["length"]
-            known = None if part["owner"] != "policy" else tuple(logps[at:end]) if end == at or shown[at] else NotExposed()
-            unseen = end - at if hidden is not None and end > at and hidden[at] else 0
-            segments.append(Segment(owner=part["owner"], token_ids=() if unseen else tuple(ids[at:end]), version=part["version"],
-                                    logps=known, hidden=unseen))
-            at = end
-        traces.append(Trace(attempt=attempt, task=task, group=group, envelope=envelope, segments=tuple(segments),
-                            stop_reason=stop_reason, text=text, sampled=tuple(sampled), observed=notes, **_read_more(document)))
-    return traces
-
-
-def _read_more(document: str | None) -> dict[str, Any]:
-    if document is None:
-        return {}
-    held = json.loads(document)
-    return {"episode": decode(Episode | None, held["episode"], "episode"),
-            "parts": decode(tuple[Part, ...], held["parts"], "parts")}
-
-
-def _values(column: pa.ListArray, code: str) -> tuple[Sequence[int], list[Any]]:
-    """Offsets of the lists and the plain values they point into (zero where null)."""
-    values = column.values
-    if not len(values):
-        return column.offsets.to_pylist(), []
-    raw = memoryview(values.buffers()[1])
-    size = array(code).itemsize
-    flat = raw[values.offset * size:(values.offset + len(values)) * size].cast("B").cast(cast(Any, code))
-    return column.offsets.to_pylist(), flat.tolist()
-
-
-def _verdict(trace: TraceId, cell: Mapping[str, Any], position: str) -> Verdict | None:
-    match cell["verdict"]:
-        case None:
-            return None
-        case "Unscored":
-            return Unscored(trace=trace, verifier=VerifierStamp(**cell["failure_verifier"]), code=cell["failure_code"],
-                            detail=cell["failure_detail"], observed=cell["verdict_observed"])
-        case "Scored":
-            parts = tuple(Component(**{**part, "verifier": VerifierStamp(**part["verifier"])}) for part in cell["components"])
-            vector = RewardVector(components=parts, absent=tuple(AbsentComponent(**part) for part in cell["absent"]),
-                                  composition=cell["composition"], composition_digest=cell["composition_digest"],
-                                  total=cell["total"], accuracy=cell["accuracy"], hidden_test_access=cell["hidden_test_access"])
-            return Scored(trace=trace, vector=vector, observed=cell["verdict_observed"])
-        case other:
-            raise LedgerError(f"{position} holds a verdict of an unknown kind", got=repr(other))

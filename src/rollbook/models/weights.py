@@ -19,7 +19,7 @@ from rollbook.models.hashing import ordered_hash, weight_hash
 from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.records import ModelError
 
-__all__ = ["load_into", "published_hash", "read_tensors", "save_checkpoint", "weight_hash"]
+__all__ = ["load_into", "published_hash", "read_tensors", "save_checkpoint", "stored_hash", "weight_hash"]
 
 
 def published_hash(decoder: Decoder, dtype: torch.dtype) -> str:
@@ -43,6 +43,11 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         with safe_open(str(folder / name), framework="pt") as handle:
             tensors |= {key: handle.get_tensor(key) for key in handle.keys()}
     return tensors
+
+
+def stored_hash(folder: Path) -> str:
+    """The hash of the weights in a model folder."""
+    return weight_hash(read_tensors(folder).items())
 
 
 def load_into(decoder: Decoder, tensors: Mapping[str, Tensor]) -> None:

@@ -146,9 +146,11 @@ def content_id(record: Any) -> str:
 
 
 def _apart(record: Any) -> tuple[_Shape, list[str]]:
-    if not dataclasses.is_dataclass(record):
-        raise CodecError("only records have ids", got=type(record).__name__)
-    shape = _shape(type(record))
+    shape = _SHAPES.get(type(record))
+    if shape is None:
+        if not dataclasses.is_dataclass(record):
+            raise CodecError("only records have ids", got=type(record).__name__)
+        shape = _shape(type(record))
     try:
         return shape, _entries(record, shape)
     except (ValueError, TypeError, RecursionError) as error:

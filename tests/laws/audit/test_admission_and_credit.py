@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollbook.audit.admitted import Group
 from rollbook.audit.advantages import AXES, advantages
 from rollbook.audit.attempts import Distribution, Issued, compared, latency_class, parse
-from rollbook.audit.detectors.admission import Group
 from rollbook.audit.estimator import differences, expected_terms, rate, whole
 from rollbook.experience.token_credit import BASELINE, NORMALIZED
 from rollbook.objectives.credit import (

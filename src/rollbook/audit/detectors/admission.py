@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
-from rollbook.audit.advantages import AXES
+from rollbook.audit.admitted import OF_GROUP, Group, Scope
 from rollbook.audit.attempts import Distribution, Issued, Place, compared, latency_class, parse
 from rollbook.audit.curation import Curations
 from rollbook.audit.detector import Detector, Row
-from rollbook.audit.estimator import inner, whole
+from rollbook.audit.followed import CLOSE, misreported
 from rollbook.audit.index import RunIndex
 from rollbook.audit.schedule import Schedule
 from rollbook.ledger.kinds import TraceTable
@@ -24,89 +23,17 @@ from rollbook.records import (
     Outcome,
     Ranking,
     Revised,
-    Scored,
     Selection,
     StageEnd,
     StepReport,
     Unscored,
-    Verdict,
 )
 from rollbook.records.recipe import PolicyGradient
 
-SAME = 1e-9             # rewards closer than this are one reward
-LEAST = 2               # a baseline needs two scored attempts
-OF_GROUP = ("accepted", "uniform", "group_incomplete")
 BY_CHANCE = ("timed_out", "failed", "cancelled")
 UNDUE = ("invalid", "resampled")        # codes that say nothing of a trajectory with a verdict
 STOPPED = {"truncated": ("length", "context_full"), "failed": ("failed",), "cancelled": ("cancelled",),
            "timed_out": ("cancelled",)}
-
-
-@dataclass(slots=True)
-class Group:
-    """What a group's members have in common: task, the codes given, scored attempts and the range of their rewards."""
-
-    task: str
-    trace: str
-    codes: set[str] = field(default_factory=set)
-    scored: int = 0
-    low: float = 0.0
-    high: float = 0.0
-    accuracies: set[float | None] = field(default_factory=set)
-
-    def add(self, code: str, verdict: Verdict | None) -> None:
-        if isinstance(verdict, Scored):
-            total = verdict.vector.total
-            self.low, self.high = (min(self.low, total), max(self.high, total)) if self.scored else (total, total)
-            self.scored += 1
-            self.accuracies.add(verdict.vector.accuracy)
-            self.codes.add(code)
-
-    def untrue(self, stage: PolicyGradient | None = None) -> str | None:
-        """What is not true of the codes under the stage's rule, None if all is."""
-        filtered = stage.filter if stage is not None else "reward"
-        least = LEAST if stage is None or of_group(stage) else 1
-        alike = filtered == "accuracy" and len(self.accuracies) == 1 and None not in self.accuracies
-        same = self.high - self.low <= SAME or alike
-        kinds = sorted(self.codes)
-        if len(kinds) > 1 and set(kinds) & set(OF_GROUP):
-            return f"the scored attempts of one group are {' and '.join(kinds)}"
-        code, span = (kinds or [""])[0], f"{self.scored} rewards between {self.low:g} and {self.high:g}"
-        if code == "uniform" and (filtered == "none" or not same):
-            return f"the group is called uniform and has {span}"
-        if code == "accepted" and filtered != "none" and same:
-            what = "rewards are all" if self.high - self.low <= SAME else "accuracies are all equal, its rewards from"
-            return f"the group was accepted although its {self.scored} {what} {self.low:g}"
-        if code == "accepted" and self.scored < least:
-            return f"the group was accepted with {self.scored} scored attempts"
-        if code == "group_incomplete" and self.scored >= least:
-            return f"the group is called incomplete and has {span}"
-        return None
-
-
-@dataclass(slots=True)
-class Scope:
-    """The trajectories of one policy step that is still open: code, family, length and latency by trace id; the groups."""
-
-    rows: dict[str, tuple[str, str, int, int | None]] = field(default_factory=dict)
-    groups: dict[str, Group] = field(default_factory=dict)
-    trained: set[str] = field(default_factory=set)
-    tokens: Counter[int] = field(default_factory=Counter)           # hash of a trajectory's tokens -> how often it was drawn
-    claims: list[tuple[str, str, int]] = field(default_factory=list)    # trace, duplicate or surplus, hash of its tokens
-
-    def accepted(self) -> Counter[int]:
-        """Accepted groups per wave."""
-        names = (name.split("/") for name, group in self.groups.items() if "accepted" in group.codes)
-        return Counter(int(parts[2]) for parts in names if len(parts) > 3 and parts[2].isdigit())
-
-    def untrue(self, least: int) -> Iterator[tuple[str, str]]:
-        """Attempts called a duplicate or surplus that are none, `least` being the groups a step waits for."""
-        held = self.accepted().total()
-        for trace, code, tokens in self.claims:
-            if code == "duplicate" and self.tokens[tokens] < 2:
-                yield trace, "it is called a duplicate, and no other attempt of its step has its tokens"
-            elif code == "surplus" and held < least:
-                yield trace, f"it is called surplus, and its step accepted {held} groups of the {least} that it waits for"
 
 
 class AdmissionDetector(Detector):
@@ -151,6 +78,9 @@ class AdmissionDetector(Detector):
                 scope = f"{record.stage}/{record.step:06d}"
                 if scope not in self.censuses:
                     self.fail(identity, f"no census was closed over {scope}", "close a census over every step")
+                if (held := self.steps.get(scope)) is not None:
+                    for evidence in misreported(record, held.solved.due(held.admitted), ("rollout/", "admission/"), CLOSE):
+                        self.fail(identity, evidence, "report what the attempts of the step were")
                 self._close(scope, identity)
             case StageEnd():
                 over = (*self.curations.over(run, record), *self.schedule.over(run, record))
@@ -177,6 +107,9 @@ class AdmissionDetector(Detector):
         length, latency = trace.action_count, latency_class(trace.observed)
         self.issued.add(outcome.family, length, latency)
         scope.rows[row.id] = (outcome.code, outcome.family, length, latency)
+        scope.solved.attempts += 1
+        scope.solved.tokens += length
+        scope.solved.cut += trace.stop_reason == "length"
         group = scope.groups.get(trace.group)
         if group is None:
             group = scope.groups[trace.group] = Group(trace.task, row.id)
@@ -251,6 +184,9 @@ class AdmissionDetector(Detector):
         if record.scope in self.open or (record.scope in self.closed and policy_stage(run, record.scope)):
             self.fail(identity, f"the attempts of {record.scope} were issued a second time under the same names",
                       "name every attempt once; undo an unfinished scope with a rollback before repeating it")
+        stage = policy_stage(run, record.scope)
+        if stage is not None and stage.asynchrony is None:
+            self.steps.setdefault(record.scope.rpartition("/")[0], Scope()).solved.issued += len(record.tasks)
         self.open[record.scope] = Issued(identity, record, tuple("?" if task is None else task.family for task in known), run.seq)
 
     def _ended(self, run: RunIndex, where: str, outcome: Outcome) -> Place | None:
@@ -377,13 +313,6 @@ class AdmissionDetector(Detector):
             self.fail(where, f"{len(lost)} attempts of {step} were accepted and not trained, first {lost[0]} "
                       f"({lengths[0]} to {lengths[-1]} tokens)", "train on everything that is accepted, or reject it under a "
                       "code")
-
-
-def of_group(stage: PolicyGradient) -> bool:
-    """Whether the stage's baseline is made of the other attempts at the same task."""
-    credit = inner(whole(stage.objective)).get("credit")
-    rule = credit if isinstance(credit, Mapping) else {}
-    return rule.get("kind") in AXES or rule.get("baseline") == "group_mean"
 
 
 def policy_stage(run: RunIndex, scope: str) -> PolicyGradient | None:

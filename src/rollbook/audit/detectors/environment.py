@@ -99,10 +99,14 @@ class EnvironmentDetector(Detector):
         if image.network == "open":
             self.note(f"the network of {image.name} is open: only the trial without it says that verdicts need none")
         if image.name == SINGLE_TURN and self.stamps:
-            built = {single_turn_image(verifier=stamp, dependencies=image.dependencies).digest for stamp in self.stamps.values()}
-            if image.digest not in built:
+            built = [single_turn_image(verifier=stamp, dependencies=image.dependencies) for stamp in self.stamps.values()]
+            if image.digest not in {one.digest for one in built}:
                 self.fail(identity, f"its digest {image.digest[:12]} does not follow from its dependencies and the judge",
                           "hash everything that an observation or verdict depends on into the image")
+            elif image not in built and image.network == "none":
+                unlike = [name for name in EnvironmentImage.__slots__ if getattr(image, name) != getattr(built[0], name)]
+                self.fail(identity, f"its {', '.join(n for n in unlike if n != 'digest')} are not those of a single turn: "
+                          f"{[getattr(image, n) for n in unlike if n != 'digest']}", PIN)
 
     def _names(self, run: RunIndex) -> None:
         """Judges and environments that were used are those that were proved."""

@@ -30,6 +30,7 @@ from rollbook.records import (
     RecordError,
     Scored,
     StageEnd,
+    StepReport,
 )
 from rollbook.records.recipe import Evaluate, PolicyGradient
 from rollbook.tasks import ids_hash
@@ -70,6 +71,8 @@ class EvaluationDetector(Detector):
         self.rated: dict[str, dict[str, tuple[str, float | None]]] = {}     # of the evaluation last reported
         self.outside: Outside | None = None                 # an evaluation that is no stage of a run
         self.beside: set[str] = set()                       # reports of evaluations that the recipe does not name
+        self.steps: dict[str, int] = {}                     # policy stage -> its last step
+        self.probes: dict[str, list[int]] = defaultdict(list)       # policy stage -> the steps after which it was probed
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         match record:
@@ -95,8 +98,11 @@ class EvaluationDetector(Detector):
                 self.checked()
                 self.compared[record.after].add(record.before)
                 self._comparison(run, identity, record)
+            case StepReport():
+                self.steps[record.stage] = record.step
             case StageEnd():
                 self._over(run, identity, record)
+                self._probed(run, identity, record)
                 self.starts.take(record)
             case _:
                 pass
@@ -181,6 +187,7 @@ class EvaluationDetector(Detector):
                           f"{stage.policy} ended with version {held.index}", PLANNED)
             self.reported[report.stage] = identity
         elif isinstance(trainer, PolicyGradient) and rest:
+            self._probe(run, identity, report, owner)
             stage, heldout = trainer, heldout[:trainer.probe]
             wanted = {"trials": 1, "seed": run.recipe.settings.run.seed}
         else:
@@ -193,6 +200,27 @@ class EvaluationDetector(Detector):
                 shown = (f"{bundle.task_count} tasks that are not the {len(heldout)} of the recipe's held-out side"
                          if name == "tasks" else f"{name} {getattr(bundle, name)}, the recipe says {value}")
                 self.fail(identity, f"{report.stage} was evaluated with {shown}", PLANNED)
+
+    def _probe(self, run: RunIndex, identity: str, report: EvalReport, stage: str) -> None:
+        """A probe is of the policy that its step published."""
+        step = self.steps.get(stage, 0)
+        if report.stage != f"{stage}/probe/{step:06d}":
+            self.fail(identity, f"{report.stage} is reported after step {step} of {stage}", PLANNED)
+        elif run.version_ids.get(report.policy) != max(run.versions, default=None):
+            self.fail(identity, f"{report.stage} evaluates version {run.version_ids.get(report.policy)}, its step published "
+                      f"version {max(run.versions, default=None)}", PLANNED)
+        self.probes[stage].append(step)
+
+    def _probed(self, run: RunIndex, identity: str, end: StageEnd) -> None:
+        """The curve of a stage has every point that the recipe asks for, once, whatever came out."""
+        stage = run.recipe.settings.stages.get(end.stage) if run.recipe is not None else None
+        if not isinstance(stage, PolicyGradient):
+            return
+        due = list(range(stage.probe_every, stage.steps, stage.probe_every)) if stage.probe_every else []
+        if self.probes[end.stage] != due:
+            lost = sorted(set(due) - set(self.probes[end.stage]))
+            self.fail(identity, f"{end.stage} was probed after {len(self.probes[end.stage])} steps, the recipe says {len(due)}"
+                      + (f"; after step {lost[0]} no probe is on record" if lost else ""), PLANNED)
 
     def _over(self, run: RunIndex, identity: str, end: StageEnd) -> None:
         """An evaluation stage ends with its report, and with the comparison that the recipe asks for, whatever came out."""

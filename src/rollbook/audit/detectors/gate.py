@@ -13,7 +13,7 @@ from rollbook.audit.detector import Detector
 from rollbook.audit.index import RunIndex
 from rollbook.evaluation.gate import Ground, breaches, document, evaluations, measure, moment, policy_files, refused
 from rollbook.evaluation.signing import GateRefused, KeyRefused, SigningUnavailable, covers, fingerprint, verify
-from rollbook.models.weights import read_tensors, weight_hash
+from rollbook.models.weights import stored_hash
 from rollbook.records import GateDecision, Incident, LedgerError, PolicyVersion, RecordError, RunEnd, StageEnd
 
 AGAIN = "take the permission back with a signed refusal, then have the policy decided again"
@@ -149,7 +149,7 @@ class GateDetector(Detector):
             return self.fail(identity, f"{len(differing)} files of {folder} are not those that were decided about, first "
                                        f"{differing[0]}", "restore the checkpoint from a copy of the run, or decide again")
         try:
-            weights = weight_hash(read_tensors(place).items())
+            weights = stored_hash(place)
         except Exception as error:          # no weights file, or one that is none; each reader raises its own kind
             return self.fail(identity, f"the files it names hold no weights that can be read ({error})"[:200], AGAIN)
         if weights != decision.weights:

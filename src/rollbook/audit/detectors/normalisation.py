@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from rollbook.audit.detector import Detector, Row
 from rollbook.audit.index import RunIndex, learns_text
+from rollbook.audit.plan import excuse
 from rollbook.audit.prompts import Renderer, contained, tokenizer_faults
 from rollbook.audit.sources import foreign
 from rollbook.records import Demonstration, Message, RawTask, SamplingEnvelope, Task, TokenizerFile
@@ -84,6 +85,7 @@ class NormalisationDetector(Detector):
                 self.kinds[what.partition(":")[0]] += 1
                 self.fail(identity, what, remedy)
         self._recipe(run)
+        self._made_again(run)
         if self.prompts and self.renderer is None and run.recipe is not None:
             self.fail("TokenizerFile", f"prompts of {len(self.prompts)} tasks were sampled from, and the run keeps no tokenizer "
                       "to render them again", "record the tokenizer and its template before the first attempt")
@@ -174,6 +176,20 @@ class NormalisationDetector(Detector):
         if task.tools and run.images and all(image.name == SINGLE_TURN for image in run.images.values()):
             yield (f"tools differ: {', '.join(task.tools)} permitted, and no environment of the run has tools",
                    "permit what the environment offers")
+
+    def _made_again(self, run: RunIndex) -> None:
+        """Every contract is, field for field, the one that the recipe makes of its raw task."""
+        due = run.generated
+        if isinstance(due, str) or excuse(run.ledger.manifest) is not None:
+            return
+        for identity in run.sides:
+            task = run.tasks[identity]
+            wanted = due.contracts.get(task.raw)
+            unlike = [] if wanted is None else [name for name in Task.__slots__ if getattr(task, name) != getattr(wanted, name)]
+            if unlike and wanted is not None:
+                one = unlike[0]
+                self.fail(identity, f"contract differs: {', '.join(unlike)} of the task are not what the recipe makes of its raw "
+                          f"task: {one} is {getattr(task, one)!r}, due is {getattr(wanted, one)!r}"[:300], FORMATTER)
 
     def _recipe(self, run: RunIndex) -> None:
         """What comes from the recipe is its own text, the same for every task: it cannot depend on an answer."""

@@ -12,12 +12,14 @@ from rollbook.audit.answering import answers
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.audit.starts import Starts
+from rollbook.models.weights import stored_hash
 from rollbook.records import Merged, ModuleUpdate, PolicyVersion, Probe, SftReport, StageEnd, StepReport
 from rollbook.records.recipe import PolicyGradient
 
 AGREE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}        # mean absolute difference of log-probs, nats per token
 SHARE = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 5e-2}        # of a probe's mean log-prob: unlikely tokens round coarsely
 LOADED = "let a consumer sample only after it acknowledged the published hash"
+RESTORE = "restore the checkpoint from a copy of the run, or compute it again with `rollbook replay`"
 EXPLAINED = "publish after every step, with everything trained since the parent in the window"
 
 
@@ -52,6 +54,7 @@ class PublicationDetector(Detector):
         self.probed: tuple[int, ...] = ()       # the tokens of the first probe
         self.over: set[str] = set()             # stages that have ended
         self.merged: set[str] = set()           # versions made of others, which no optimizer has touched
+        self.kept = 0                           # checkpoints that hold the weights of their version
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         self.starts.take(record)
@@ -126,6 +129,8 @@ class PublicationDetector(Detector):
     def finish(self, run: RunIndex) -> None:
         if self.segments:
             self.note(f"{self.segments} segments, {len(run.versions)} versions")
+        if self.kept:
+            self.note(f"{self.kept} checkpoints hold the weights of their versions")
         for what, (gap, limit) in sorted(self.gaps.items()):
             self.note(f"engine and trainer are {gap:.2g} nats per token apart at most, {what} (limit {limit:.2g})")
         for what, count in sorted(self.unchecked.items()):
@@ -166,6 +171,10 @@ class PublicationDetector(Detector):
         if version.updates and trained and version.optimizer is None and run.host is None:
             self.fail(identity, f"version {version.index} follows {version.updates} updates and names no optimizer state",
                       "record the hash of the optimizer's state with the weights")
+        before = self.last.get(version.stage)
+        if version.updates and version.optimizer is not None and before is not None and before.optimizer == version.optimizer:
+            self.fail(identity, f"version {version.index} follows {version.updates} updates and names the optimizer state of "
+                      f"version {before.index}: a step moves it", "hash the optimizer's state as it is after the updates")
         wrong = [one for one in version.acknowledged if one.weights != version.published]
         for one in wrong:
             self.fail(identity, f"{one.consumer} acknowledged {one.weights[:12]} for version {version.index}, published is "
@@ -235,7 +244,12 @@ class PublicationDetector(Detector):
         for name in {one.consumer for one in version.acknowledged}:
             earlier = self.probes.get(name)
             self.probes[name] = (version, probe)
-            if earlier is None or earlier[0].published == version.published or earlier[1].token_ids != probe.token_ids:
+            if earlier is None or earlier[1].token_ids != probe.token_ids:
+                continue
+            if earlier[0].published == version.published:
+                if earlier[0].weights != version.weights and earlier[1].trainer != probe.trainer:
+                    self.fail(identity, f"version {version.index} is published under the hash of version {earlier[0].index}, and "
+                              "the trainer's log-probs moved between them", "hash what consumers must hold at every publication")
                 continue
             if earlier[1].consumer == probe.consumer and earlier[1].trainer != probe.trainer:
                 self.fail(identity, f"{name} gives exactly the log-probs of version {earlier[0].index} after version "
@@ -322,3 +336,21 @@ class PublicationDetector(Detector):
         if ended is None or (current is not None and ended != current.index):
             self.fail(identity, f"stage {record.stage} ends with {record.ended}, its last publication is "
                       f"{'none' if current is None else f'version {current.index}'}", "end a stage with the version it published")
+        if record.checkpoint is not None and ended is not None:
+            self._checkpoint(run, identity, record.checkpoint, run.versions[ended])
+
+    def _checkpoint(self, run: RunIndex, identity: str, folder: str, version: PolicyVersion) -> None:
+        """The weights that a stage left are those of the version it ended with."""
+        place = run.ledger.root / folder
+        if not place.is_dir():
+            self.unchecked["checkpoints are not in this copy of the run"] += 1
+            return None
+        try:
+            held = stored_hash(place)
+        except Exception as error:          # no weights file, or one that is none; each reader raises its own kind
+            return self.fail(identity, f"{folder} holds no weights that can be read ({error})"[:200], RESTORE)
+        if held != version.weights:
+            return self.fail(identity, f"{folder} holds weights {held[:12]}, the stage ended with version {version.index}, which "
+                             f"has {version.weights[:12]}", RESTORE)
+        self.kept += 1
+        return None

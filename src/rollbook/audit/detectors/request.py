@@ -20,7 +20,7 @@ from rollbook.records.rollout import UNSAMPLED
 
 BUNDLED = ("temperature", "top_p", "max_tokens", "template")       # what a protocol and an envelope both say
 SAMPLING = ("temperature", "top_p", "top_k", "min_p")
-UNASKED: Mapping[str, Any] = {"stop": (), "max_seconds": None}      # a recipe asks for neither
+UNASKED: Mapping[str, Any] = {"stop": (), "max_seconds": None, "max_turns": 1}      # where a recipe has no environment
 DEVIATIONS, SURPRISE = 6.0, 0.3         # and both: admission by reward moves the mean, of honest runs by up to a fifth
 SAME_BUDGET = "give both policies one budget and evaluate again; until then claim nothing"
 BY_NAME = "record the dispatch before the first token and name attempts by it"
