@@ -5,6 +5,7 @@ Columns are taken apart as a whole, by Arrow: to ask it for one value after the 
 
 from __future__ import annotations
 
+import functools
 import json
 from array import array
 from collections.abc import Iterator, Sequence
@@ -35,8 +36,6 @@ from rollbook.records import (
     decode,
 )
 
-Stamps = dict[tuple[str, str, str], VerifierStamp]
-
 
 def read_rows(path: Path, position: str) -> Iterator[Row]:
     """The rows of a table file in order, with the content ids they were written with, in bounded memory."""
@@ -45,12 +44,11 @@ def read_rows(path: Path, position: str) -> Iterator[Row]:
 
 def read_identified(path: Path, position: str) -> Iterator[Identified]:
     """The same rows, each with the content id of its trace."""
-    stamps: Stamps = {}
     for batch in read_batches(path, position, None):
         ids = [TraceId(name) for name in plain(batch.column("id"))]
         ends = zip(*(plain(batch.column(name)) for name, _ in columns.OUTCOME), strict=True)
         for trace, identity, verdict, (family, code, detail) in zip(
-                _traces(batch, position), ids, _verdicts(batch, ids, stamps, position), ends, strict=True):
+                _traces(batch, position), ids, _verdicts(batch, ids, position), ends, strict=True):
             yield identity, (trace, verdict, Outcome(attempt=trace.attempt, family=family, code=code, detail=detail))
 
 
@@ -132,7 +130,7 @@ def _values(column: pa.ListArray, code: str) -> tuple[Sequence[int], list[Any]]:
     return offsets, flat.tolist()
 
 
-def _verdicts(batch: pa.RecordBatch, ids: Sequence[TraceId], stamps: Stamps, position: str) -> Iterator[Verdict | None]:
+def _verdicts(batch: pa.RecordBatch, ids: Sequence[TraceId], position: str) -> Iterator[Verdict | None]:
     """The verdict of every row, None where there is none."""
     cells = zip(*(plain(batch.column(name)) for name in (
         "verdict", "total", "accuracy", "composition", "composition_digest", "hidden_test_access", "failure_code",
@@ -140,7 +138,7 @@ def _verdicts(batch: pa.RecordBatch, ids: Sequence[TraceId], stamps: Stamps, pos
     components, absent = batch.column("components"), batch.column("absent")
     *fields, verifiers = components.values.flatten()
     parts = _listed(components, [
-        Component(name=name, value=value, confidence=confidence, detail=detail, verifier=_stamp(by, stamps))
+        Component(name=name, value=value, confidence=confidence, detail=detail, verifier=_stamp(by))
         for name, value, confidence, detail, by in zip(*map(plain, fields), _structs(verifiers), strict=True)])
     lacking = _listed(absent, [AbsentComponent(name=name, reason=reason) for name, reason in _structs(absent.values)])
     notes = _noted(batch.column("verdict_observed"), position)
@@ -151,7 +149,7 @@ def _verdicts(batch: pa.RecordBatch, ids: Sequence[TraceId], stamps: Stamps, pos
             case None:
                 yield None
             case "Unscored":
-                yield Unscored(trace=identity, verifier=_stamp(failed[at], stamps), code=code, detail=detail, observed=notes[at])
+                yield Unscored(trace=identity, verifier=_stamp(failed[at]), code=code, detail=detail, observed=notes[at])
             case "Scored":
                 vector = RewardVector(components=tuple(parts[at]), absent=tuple(lacking[at]), composition=composition,
                                       composition_digest=digest, total=total, accuracy=accuracy, hidden_test_access=hidden)
@@ -160,10 +158,8 @@ def _verdicts(batch: pa.RecordBatch, ids: Sequence[TraceId], stamps: Stamps, pos
                 raise LedgerError(f"{position} holds a verdict of an unknown kind", got=repr(other))
 
 
-def _stamp(fields: tuple[str, str, str], stamps: Stamps) -> VerifierStamp:
+@functools.lru_cache(maxsize=1024)
+def _stamp(fields: tuple[str, str, str]) -> VerifierStamp:
     """The stamp of these fields, made once."""
-    found = stamps.get(fields)
-    if found is None:
-        name, version, digest = fields
-        found = stamps[fields] = VerifierStamp(name=name, version=version, digest=digest)
-    return found
+    name, version, digest = fields
+    return VerifierStamp(name=name, version=version, digest=digest)

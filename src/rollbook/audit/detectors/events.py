@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -183,10 +184,27 @@ def packed_otherwise(traces: list[Trace | None], names: tuple[str, ...], given: 
         return
     if not np.array_equal(given["seq"], np.repeat(np.arange(len(traces)), length)):
         yield "its tokens are not numbered by their sequences"
+    if _all_equal(traces, given):
+        return
     end = np.cumsum(length)
     for trace, name, start, stop in zip(traces, names, end - length, end, strict=True):
         if trace is not None:
             yield from _sequence(trace, name, {key: given[key][start:stop] for key in ("token_ids", "behavior", "version")})
+
+
+def _all_equal(traces: Sequence[Trace | None], given: Mapping[str, np.ndarray]) -> bool:
+    """Whether every packed token is its trajectory's, where all trajectories are there: one look at the batch as a whole."""
+    held = [trace for trace in traces if trace is not None]
+    own = [segment for trace in held for segment in trace.policy_segments]
+    if len(held) < len(traces) or any(isinstance(segment.logps, NotExposed) for segment in own):
+        return False
+    lengths = [len(segment.token_ids) for segment in own]
+    if [trace.action_count for trace in held] != given["length"].tolist():
+        return False
+    return (np.array_equal(given["token_ids"], list(chain.from_iterable(segment.token_ids for segment in own)))
+            and np.array_equal(given["behavior"], np.array(list(chain.from_iterable(segment.logps or () for segment in own)),
+                                                           dtype=np.float32))
+            and np.array_equal(given["version"], np.repeat([segment.version for segment in own], lengths)))
 
 
 def _sequence(trace: Trace, name: str, found: Mapping[str, np.ndarray]) -> Iterator[str]:

@@ -209,6 +209,8 @@ class RewardDetector(Detector):
     def _stamped(self, identity: str, part: str, stamp: VerifierStamp) -> None:
         """A part is judged by one named verifier from the first verdict to the last."""
         first = self.stamps.get(part)
+        if first is stamp:
+            return
         if first is not None and stamp != first:
             self.fail(identity, f"{part} was judged by {stamp.name}/{stamp.version} {stamp.digest[:12]}, before by {first.name}/"
                       f"{first.version} {first.digest[:12]}", "judge a whole run with one verifier")
