@@ -1,11 +1,18 @@
 """kill -9 at every write boundary and at random instants: resumed, the run ends like an undisturbed one. `make soak`.
 
-KILL_FROM and KILL_EVERY choose a part of the boundaries, KILLS and KILL_SEED the random kills: several processes share the work.
+A killed process leaves its files as they are, so what a kill before a write leaves is the folder as it stands there. One run is
+photographed before every write, and from each picture that differs from those before it a run is resumed: to sync what is written
+changes no file. Every sixteenth write and at random instants a process is really killed.
+
+KILL_FROM and KILL_EVERY choose a part of the pictures, KILLS and KILL_SEED the random kills: several processes share the work.
 """
 
+import hashlib
 import os
 import pickle
 import random
+import re
+import shutil
 import signal
 import time
 
@@ -47,22 +54,46 @@ def in_child(act, *, kill_after_s=None):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def dying_at(boundary, counted=None):
-    """Replaces the writing system calls: the process kills itself before the call number `boundary`."""
+def before_each_write(act):
+    """Replaces the writing system calls: act(number of the call, counted from 1) comes first."""
     calls = 0
 
     def wrapped(inner):
         def call(*arguments, **options):
             nonlocal calls
             calls += 1
-            if calls == boundary:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if counted is not None:
-                counted.write_text(str(calls))
+            act(calls)
             return inner(*arguments, **options)
         return call
     for name in WRITES:
         setattr(os, name, wrapped(getattr(os, name)))
+
+
+def dying_at(boundary):
+    """The process kills itself before its write number `boundary`."""
+    before_each_write(lambda number: os.kill(os.getpid(), signal.SIGKILL) if number == boundary else None)
+
+
+def state_of(folder):
+    """A hash of everything below a folder; names that are made up anew every time do not count."""
+    hasher = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        name = re.sub(r"(\.unfinished-|\.run\.)[0-9a-f]+", r"\1", str(path.relative_to(folder)))
+        hasher.update(name.encode() + b"\n" + (path.read_bytes() if path.is_file() else b""))
+    return hasher.hexdigest()
+
+
+def photographed(live, pictures):
+    """Keeps the folder as it stands before every write, where it stands otherwise than before; `writes` counts all of them."""
+    seen = set()
+
+    def act(number):
+        state = state_of(live)
+        if state not in seen:
+            seen.add(state)
+            shutil.copytree(live, pictures / f"{number:04d}", symlinks=True)
+        (pictures / "writes").write_text(str(number))
+    before_each_write(act)
 
 
 def proved_once(kept):
@@ -93,16 +124,19 @@ def resumed(recipe, folder):
 
 @pytest.fixture(scope="module")
 def undisturbed(warm_in_child, tmp_path_factory):
-    """The recipe, how an undisturbed run ends, how many writes it makes and how long it takes."""
-    recipe, folder = quick_recipe(warm_in_child, *SIZES), tmp_path_factory.mktemp("whole") / "run"
-    count = folder.parent / "count"
+    """The recipe, how an undisturbed run ends, the pictures of its folder and the number of its writes, how long it takes."""
+    recipe, live, pictures = (quick_recipe(warm_in_child, *SIZES), tmp_path_factory.mktemp("whole"),
+                              tmp_path_factory.mktemp("pictures"))
+    began = time.monotonic()
+    assert in_child(lambda: run_recipe(recipe, live / "timed", Quiet())) == 0
+    seconds = time.monotonic() - began
+    shutil.rmtree(live / "timed")
 
     def act():
-        dying_at(0, count)
-        run_recipe(recipe, folder, Quiet())
-    began = time.monotonic()
+        photographed(live, pictures)
+        run_recipe(recipe, live / "run", Quiet())
     assert in_child(act) == 0
-    return recipe, ended(folder), int(count.read_text()), time.monotonic() - began
+    return recipe, ended(live / "run"), pictures, seconds
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +150,24 @@ def warm_in_child(tmp_path_factory):
     return out / "checkpoints" / "cold_start"
 
 
-def test_a_run_killed_at_every_write_boundary_ends_like_an_undisturbed_one(undisturbed, tmp_path, monkeypatch):
-    recipe, whole, writes, _ = undisturbed
+def test_what_a_kill_before_any_write_leaves_ends_like_an_undisturbed_run(undisturbed, tmp_path, monkeypatch):
+    recipe, whole, pictures, _ = undisturbed
     first, every = int(os.environ.get("KILL_FROM", "1")), int(os.environ.get("KILL_EVERY", "1"))
     monkeypatch.setattr(orchestration, "prove", proved_once(tmp_path / "proof"))
-    for boundary in range(first, writes + 1, every):
+    states, writes = sorted(pictures.glob("[0-9]*")), (pictures / "writes").read_text()
+    assert len(states) > 40
+    for picture in states[first - 1::every]:
+        assert resumed(recipe, picture / "run") == 0, f"write {picture.name}"
+        assert ended(picture / "run") == whole, f"write {picture.name}"
+        print(f"left before write {picture.name} of {writes} ({len(states)} states): same end", flush=True)
+        shutil.rmtree(picture)
+
+
+def test_a_run_killed_at_write_boundaries_ends_like_an_undisturbed_one(undisturbed, tmp_path, monkeypatch):
+    recipe, whole, pictures, _ = undisturbed
+    writes = int((pictures / "writes").read_text())
+    monkeypatch.setattr(orchestration, "prove", proved_once(tmp_path / "proof"))
+    for boundary in range(8, writes + 1, 16):
         folder = tmp_path / f"run{boundary}"
 
         def act(folder=folder, boundary=boundary):
