@@ -13,7 +13,7 @@ from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.audit.starts import Starts
 from rollbook.models.weights import stored_hash
-from rollbook.records import Merged, ModuleUpdate, PolicyVersion, Probe, SftReport, StageEnd, StepReport
+from rollbook.records import Merged, ModuleUpdate, PolicyVersion, Probe, RunEnd, SftReport, StageEnd, StepReport
 from rollbook.records.recipe import PolicyGradient
 
 AGREE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}        # mean absolute difference of log-probs, nats per token
@@ -54,6 +54,7 @@ class PublicationDetector(Detector):
         self.probed: tuple[int, ...] = ()       # the tokens of the first probe
         self.over: set[str] = set()             # stages that have ended
         self.merged: set[str] = set()           # versions made of others, which no optimizer has touched
+        self.end: str | None = None             # how the run ended
         self.kept = 0                           # checkpoints that hold the weights of their version
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
@@ -76,6 +77,8 @@ class PublicationDetector(Detector):
                 self._step_over(run, identity, record)
             case StageEnd():
                 self._stage_over(run, identity, record)
+            case RunEnd():
+                self.end = record.status
             case _:
                 pass
 
@@ -129,6 +132,8 @@ class PublicationDetector(Detector):
     def finish(self, run: RunIndex) -> None:
         if self.segments:
             self.note(f"{self.segments} segments, {len(run.versions)} versions")
+        if run.recipe is not None and self.end != "completed":
+            self.note("the run has not ended" if self.end is None else f"the run {self.end}")
         if self.kept:
             self.note(f"{self.kept} checkpoints hold the weights of their versions")
         for what, (gap, limit) in sorted(self.gaps.items()):
