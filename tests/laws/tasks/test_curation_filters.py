@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ from rollbook.tasks.curation.grading import (
     TwoPass,
     UpsampleHard,
 )
-from rollbook.tasks.curation.rewriting import ChoiceToStatement, MixGeneral
+from rollbook.tasks.curation.rewriting import ChoiceToStatement, CodeLanguages, MixGeneral
 from rollbook.tasks.curation.rows import candidate_of
 from rollbook.tasks.curation.units import SemanticClusters, Split, crossings, units
 from rollbook.tasks.curation.words import corpus, signatures, skeleton
@@ -85,7 +86,7 @@ def test_a_reference_that_the_verifier_cannot_read_is_no_reference():
     given = [row(), row(number=2, reference="((("), row(number=3, reference="B", kind="choice", options=["x", "y"]),
              row(number=4, reference="C", kind="choice", options=["x", "y"]), row(number=5, kind="code", tests=[{"output": 1}])]
     assert Verifiability().apply(given, HELP).rejected == {
-        2: "reference: unparsable_reference", 4: "reference: no option", 5: "tests: no input"}
+        2: "reference: unparsable_reference", 4: "reference: no option", 5: "tests: no input that a program can be given"}
 
 
 def test_equal_words_are_one_task_and_another_operator_or_number_is_another_task():
@@ -185,6 +186,11 @@ def test_traces_are_capped_per_problem_the_latest_first_and_early_or_failed_ones
     done = TraceCaps(most=2, least_step=3).apply([row(traces=traces), row(number=2, traces=traces[:2])], HELP)
     assert [one["step"] for one in done.kept[0].more["traces"]] == [7, 6] and done.rejected == {2: "no trace left"}
     assert done.changed == {"traces of early steps or failed": 5, "traces beyond the cap": 2}
+
+
+def test_a_trace_whose_step_is_no_number_is_counted_and_the_others_are_kept():
+    done = TraceCaps(most=2).apply([row(traces=[{"step": "early"}, 7, {"step": 2}, {"step": 1.5}])], HELP)
+    assert [one["step"] for one in done.kept[0].more["traces"]] == [2] and done.changed["traces that cannot be read"] == 3
 
 
 def test_hard_problems_weigh_more_than_easy_ones():
@@ -357,7 +363,9 @@ def test_siblings_on_both_sides_are_found_from_the_rows_alone():
     (b'{"problem": "a", "tests": "many"}', "tests of another type"),
     (b'{"problem": "a", "grades": {"g": 1}}', "grades of another type"),
     (b'{"problem": "\\ud800"}', "half a surrogate pair"), (b'{"problem": "' + b"a" * 300_000 + b'"}', "too long"),
-    (b"[" * 100_000, "not JSON")])
+    (b'{"problem": "x", "tests": [{"input": "\\uDC00"}]}', "half a surrogate pair"),
+    (b'{"problem": "x", "scores": [1, NaN]}', "a number that is not finite"),
+    (b'{"problem": "x", "reference": 1e999}', "a number that is not finite"), (b"[" * 100_000, "not JSON")])
 def test_a_row_that_cannot_be_read_is_counted_for_its_reason(line, why):
     assert candidate_of(line, 1) == why
 
@@ -373,3 +381,21 @@ def test_signatures_estimate_the_likeness_of_sets():
 def test_numbers_are_masked_in_a_template_and_words_are_folded():
     assert skeleton("Tom HAS 1,200 apples, 3.5 kg") == "tom has # apples, # kg"
     assert len(corpus(["a b", "", "c"])) == 3 and len(corpus(["a b", "", "c"]).words(1)) == 0
+
+
+def test_a_test_that_no_program_can_be_given_is_dropped_and_another_language_is_not_run():
+    done = CodeConsensus().apply([code([{"input": {"a": 1}}, 5, {"input": "1", "output": "2\n"}])], RUN)
+    assert checks_of(done) == [("1", "2\n")] and done.changed == {"dropped: no input that a program can be given": 2}
+    other = replace(code([{"input": "1", "output": "2\n"}]), more={**code([{"input": "1"}]).more, "language": "cpp"})
+    assert CodeConsensus().apply([other], RUN).rejected == {other.number: "in a language that is not run here"}
+    assert not CodeConsensus(languages=("python", "cpp")).apply([other], RUN).rejected
+
+
+def test_code_rows_are_asked_for_in_each_language_and_stay_together():
+    rows = [code([{"input": "1", "output": "2\n"}]), replace(code([]), number=2, more={"function": "f", "tests": [],
+                                                                                       "solutions": []})]
+    done = CodeLanguages(ask={"python": "In Python.", "cpp": "In C++."}).apply(rows, HELP)
+    first, second, whole = done.kept
+    assert (first.more["language"], second.more["language"], done.added) == ("python", "cpp", 1) and whole is rows[1]
+    assert "solutions" in first.more and "solutions" not in second.more and first.lineage["parent"] == second.lineage["parent"]
+    assert second.problem.endswith("\n\nIn C++.") and len({row.number for row in done.kept}) == 3

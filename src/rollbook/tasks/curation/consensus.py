@@ -50,7 +50,11 @@ class CodeConsensus:
         return done
 
     def _judged(self, row: Candidate, runner: SolutionRunner, changed: Counter[str]) -> Candidate | str:
-        tests = [dict(test) for test in row.more.get("tests") or () if isinstance(test, Mapping) and "input" in test]
+        given = row.more.get("tests") or ()
+        wanted = list if row.more.get("function") else str
+        tests = [dict(test) for test in given if isinstance(test, Mapping) and isinstance(test.get("input"), wanted)]
+        if len(tests) < len(given):
+            changed["dropped: no input that a program can be given"] += len(given) - len(tests)
         solutions = [str(one) for one in row.more.get("solutions") or ()]
         if len(solutions) < self.solutions:
             return row if tests and all("output" in test for test in tests) else "too few solutions to make tests"

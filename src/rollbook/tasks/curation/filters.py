@@ -296,6 +296,8 @@ def _unverifiable(row: Candidate, found: Mapping[str, bool | str]) -> str | None
         letters = [chr(ord("A") + place) for place in range(len(row.more.get("options") or ()))]
         return None if (row.reference or "").strip().strip("().").upper() in letters else "reference: no option"
     if row.kind == "code":
+        wanted = list if row.more.get("function") else str          # arguments of a call, or what is read
         tests = row.more.get("tests") or []
-        return None if all(isinstance(test, Mapping) and "input" in test for test in tests) else "tests: no input"
+        sound = all(isinstance(test, Mapping) and isinstance(test.get("input"), wanted) for test in tests)
+        return None if sound else "tests: no input that a program can be given"
     return None

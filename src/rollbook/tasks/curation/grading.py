@@ -152,10 +152,13 @@ class TraceCaps:
     def apply(self, rows: Sequence[Candidate], helpers: Helpers) -> Filtered:
         done = Filtered(kept=[])
         for row in rows:
-            traces = [one for one in row.more.get("traces") or () if isinstance(one, Mapping)]
+            given = row.more.get("traces") or ()
+            traces = [one for one in given if isinstance(one, Mapping) and type(one.get("step", 0)) is int]
             sound = [one for one in traces if one.get("passed") is not False
-                     and int(one.get("step", self.least_step)) >= self.least_step]
-            kept = sorted(sound, key=lambda one: -int(one.get("step", 0)))[:self.most]
+                     and one.get("step", self.least_step) >= self.least_step]
+            kept = sorted(sound, key=lambda one: -one.get("step", 0))[:self.most]
+            if len(traces) < len(given):
+                done.changed["traces that cannot be read"] += len(given) - len(traces)
             done.changed["traces of early steps or failed"] += len(traces) - len(sound)
             done.changed["traces beyond the cap"] += len(sound) - len(kept)
             if not kept:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ TEXTS = ("problem", "reference", "family", "source", "licence", "language", "fun
 LISTS = ("options", "tests", "solutions", "traces", "scores")
 MAPPINGS = ("lineage", "grades")
 MAX_CHARACTERS = 200_000
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +72,41 @@ def read_candidates(files: Sequence[Path], unread: Counter[str]) -> Iterator[Can
                     unread[found] += 1
 
 
+class NotFinite(ValueError):
+    """A number of a row that has no finite value."""
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise NotFinite(text)
+    return value
+
+
+def _encodes(row: Any) -> bool:
+    """Whether all texts of a row can be written again."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def candidate_of(line: bytes, number: int) -> Candidate | str:
     """One line as a candidate, or why it is none."""
     try:
-        row = json.loads(line.decode("utf-8"))
+        row = json.loads(line.decode("utf-8"), parse_constant=_finite, parse_float=_finite)
     except UnicodeDecodeError:
         return "not UTF-8"
+    except NotFinite:
+        return "a number that is not finite"
     except (ValueError, RecursionError):
         return "not JSON"
     if not isinstance(row, dict):
         return "not an object"
     if not isinstance(row.get("problem"), str):
         return "no problem"
-    if any("\ud800" <= character <= "\udfff" for character in row["problem"]):
+    if SURROGATE.search(line) and not _encodes(row):
         return "half a surrogate pair"
     if len(line) > MAX_CHARACTERS:
         return "too long"
