@@ -2,11 +2,13 @@
 
 import dataclasses
 
+from click.testing import CliRunner
 from small_stages import ADAM, LABELS, SAMPLED, SFT, pipeline, run
 
 from rollbook.audit.passage import audit_run
+from rollbook.cli import main
 from rollbook.ledger import Ledger
-from rollbook.records import Scored
+from rollbook.records import Agreement, Scored
 from rollbook.records import recipe as r
 from rollbook.records.ready_made import NamedReward
 
@@ -28,3 +30,15 @@ def test_the_number_of_the_reward_model_is_the_reward_and_the_audit_finds_nothin
         vectors = [verdict.vector for _, verdict, _ in ledger.read_traces("rl/000001") if isinstance(verdict, Scored)]
     assert vectors and all(one.total == one.value("terminal") == one.value("preference") for one in vectors)
     assert not [(row.name, row.record, row.evidence) for row in audit_run(out).rows if row.result == "fail"]
+    _is_calibrated_as_its_stage_measured_it(out)
+
+
+def _is_calibrated_as_its_stage_measured_it(out):
+    """The report of the reward model on what was kept apart counts the pairs and agreements that the stage recorded."""
+    with Ledger.open(out, write=False) as ledger:
+        [measured] = ledger.records(Agreement)
+    said = CliRunner().invoke(main, ["rewards", "calibration", str(out)])
+    share = f"{measured.pairs} pairs, accuracy {measured.with_labels / measured.pairs:.1%}"
+    assert said.exit_code == 0 and share in said.output and "the reward model of stage rm" in said.output, said.output
+    wrong = CliRunner().invoke(main, ["rewards", "calibration", str(out), "--stage", "rl"])
+    assert wrong.exit_code == 2 and "--stage rm" in wrong.output
