@@ -44,6 +44,13 @@ TEXT_NUMBER = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|hbo
 ROW_SPACE = re.compile(r"\\\\\s*\[-?[\d.]+\s*(?:pt|em|ex|mm|cm)\]")
 SPOKEN_LIST = re.compile(r"\\(?:text|textbf|mbox)\s*\{(\s*[\d.,]+(?:\s*(?:,|and|or)\s*[\d.,]+)+\s*)\}")
 OUTWARD = re.compile(r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])")
+MINUTES = re.compile(r"(\d+)\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)\s*(\d{1,2})\s*(?:'(?!')|\^\s*\{?\s*\\prime\s*\}?|\\prime)"
+                     r"(?:\s*(\d{1,2}(?:\.\d+)?)\s*(?:''|\"|\^\s*\{?\s*\\prime\s*\\prime\s*\}?))?")
+UNIT_VECTOR = re.compile(r"\\(?:hat|vec|widehat|overrightarrow|mathbf|boldsymbol|bm)\s*(?:\{\s*)?"
+                         r"(?:\\([ij])math|([ijk]))(?![A-Za-z])\s*\}?")
+FOR_INTEGERS = r"(?:for|where)\s+(?:any |all |every |some |each |an )?integers?"
+INTEGER_WORDS = re.compile(rf"(?:,\s*)?\\(?:text|mbox|textrm)\s*\{{\s*,?\s*{FOR_INTEGERS}\s+([a-z])\s*\}}"
+                           rf"|(?:,\s*)?\\(?:text|mbox|textrm)\s*\{{\s*,?\s*{FOR_INTEGERS}\s*\}}\s*([a-z])(?![A-Za-z])")
 CELL_COMMA = re.compile(r"[,;]\s*&")       # the comma that ends a cell of cases belongs to the sentence
 NESTED = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|texttt|mathrm|mathbf|mbox|hbox|emph)\s*\{\s*"
                     r"(\\(?:text|textbf|textit|textrm|textsf|texttt|mathrm|mathbf|mbox|hbox)\s*\{[^{}]*\})\s*\}")
@@ -62,6 +69,8 @@ def clean(text: str) -> str:
     text = THIN_GROUPS.sub(lambda match: GROUP_MARK.sub("", match[0]), text)
     text = _dollars(spell(text).replace("\\textdollar", "\\$"))
     text = SKIPPED.sub(" ", LAYOUT.sub(" ", SIZED.sub(" ", text)))
+    text = MINUTES.sub(_in_degrees, text)
+    text = UNIT_VECTOR.sub(r"\\mathbf{\1\2}", INTEGER_WORDS.sub(r", \1\2 \\in \\mathbb{Z}", text))
     text = FONT.sub("", text)
     text = SPOKEN_LIST.sub(lambda match: re.sub("and|or", r" \\text{\g<0>} ", match[1]), text)
     text = EMPTY.sub("", TEXT_NUMBER.sub(r" \1 ", TEXT_MEASURE.sub(r"\1 \\text{\2}", text)))
@@ -70,6 +79,12 @@ def clean(text: str) -> str:
         text = OUTWARD.sub(_turned, text)
     text = SPACE.sub(" ", text).strip()
     return text.replace(" ", "") if SPACED_GROUPS.fullmatch(text) else text
+
+
+def _in_degrees(match: re.Match[str]) -> str:
+    """Degrees with minutes and seconds as one number of degrees."""
+    seconds = rf"+\frac{{{match[3]}}}{{3600}}" if match[3] else ""
+    return rf"\left({match[1]}+\frac{{{match[2]}}}{{60}}{seconds}\right)^{{\circ}}"
 
 
 def _turned(match: re.Match[str]) -> str:

@@ -12,7 +12,10 @@ from rollbook.rewards.math import Undecided, UnparsableReference, equivalent
 HERE = Path(__file__).parent
 FILES = ("math_pairs_blind", "math_pairs_second_blind", "math_pairs_informed")       # blind: written without the verifier's code
 LEAST = {"math_pairs_second_blind": 150}
-KNOWN_REFUSALS = {("15", "\\fbox{15}")}      # only \boxed is a box
+KNOWN_REFUSALS = {("15", "\\fbox{15}"),       # only \boxed is a box; a parameter that is not declared is a symbol
+                  ("\\frac{\\pi}{4} + \\frac{n\\pi}{2}",
+                   "Thus the answer is $\\boxed{\\frac{\\pi}{4}+\\frac{k\\pi}{2},\\ k\\in\\mathbb{Z}}$."),
+                  ("n \\equiv 2 \\pmod 5", "We conclude: \\(\\boxed{n = 5k+2}\\)")}
 ROWS = [(name, json.loads(line)) for name in FILES for line in (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 KINDS = sorted({(name, row["kind"]) for name, row in ROWS})
 

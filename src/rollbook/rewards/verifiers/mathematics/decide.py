@@ -38,7 +38,8 @@ def _same(answer: Node, wanted: Node) -> bool:
 
 def prepared(node: Node) -> Node:
     """The tree with matrix arithmetic done, plus-minus written out as two answers, and operations on finite sets carried out."""
-    node = gathered.computed(gathered.spread(gathered.unpacked(flatten(node))), _same)
+    node = gathered.described(gathered.unrolled(flatten(node)))
+    node = gathered.computed(gathered.spread(gathered.unpacked(node)), _same)
     node = gathered.alternatives(node, _same)
     if node.kind == "builder" and node.args[0] != node.args[1]:
         return gathered.image(node)
@@ -130,6 +131,25 @@ def _ratio(answer: Node, wanted: Node) -> bool | None:
     (first, *rest), (wanted_first, *wanted_rest) = parts
     return all(same_value(Node("multiply", (one, wanted_first)), Node("multiply", (other, first)))
                for one, other in zip(rest, wanted_rest, strict=True))
+
+
+def _point(answer: Node, wanted: Node) -> bool | None:
+    """A point may lose its name: P(2,5) and (2,5)."""
+    plain = [_coordinates(node) for node in (answer, wanted)]
+    if plain[0] is None and plain[1] is None:
+        return None
+    sides = [coordinates if coordinates is not None else node for coordinates, node in zip(plain, (answer, wanted), strict=True)]
+    if None not in plain and answer.value != wanted.value:
+        return False
+    return _same(*sides) if all(node.kind == "brackets" for node in sides) else None
+
+
+def _coordinates(node: Node) -> Node | None:
+    """The pair of a named point, `P(2,5)`; None for anything else, a function of symbols among it."""
+    named = node.kind == "call" and node.name.startswith("of:") and len(node.name) == 4 and node.name[3].isupper()
+    if not named or len(node.args) < 2 or any(symbols(arg) - CONSTANTS for arg in node.args):
+        return None
+    return Node("brackets", node.args, "()")
 
 
 def _arrows(answer: Node, wanted: Node) -> bool | None:
@@ -276,6 +296,6 @@ def _expression(answer: Node, wanted: Node) -> bool | None:
 
 EXPRESSIONS = frozenset({"number", "symbol", "add", "multiply", "negate", "divide", "power", "call", "calculus", "infinity",
                          "dots"})
-RULES: Sequence[Rule] = (_words, _family, _cases, _congruence, _ratio, _arrows, _named_list, _quantity, _named, _real_set,
+RULES: Sequence[Rule] = (_words, _point, _family, _cases, _congruence, _ratio, _arrows, _named_list, _quantity, _named, _real_set,
                          _gathered,
                          _matrix, _expression)

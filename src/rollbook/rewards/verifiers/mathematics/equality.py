@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Any
 
 from mpmath import mp
 
 from rollbook.rewards.verifiers.mathematics.exact import TooLarge, exact
 from rollbook.rewards.verifiers.mathematics.huge import as_power, different
-from rollbook.rewards.verifiers.mathematics.nodes import Malformed, Node, Undecided, number, symbols
+from rollbook.rewards.verifiers.mathematics.nodes import Malformed, Node, Undecided, Unsupported, number, symbols
 from rollbook.rewards.verifiers.mathematics.numeric import NoValue, evaluate, is_real
 
 POINTS = 8
+GROWING = frozenset({"exp", "sinh", "cosh", "factorial"})
+MOST_GROWN = 12         # powers and functions of one answer whose size is looked at
 ENOUGH = 3
 MAX_DIGITS = 1500
 CONSTANTS = frozenset({"pi", "e", "i"})
@@ -168,9 +171,27 @@ def _digits(left: Node, right: Node) -> int:
             if base is not None and raised is not None:
                 bits = max(base.numerator.bit_length(), base.denominator.bit_length())
                 total += int(abs(raised) * bits * 0.31) if abs(raised) < 10 ** 6 else MAX_DIGITS
+    total += max(_magnitude(left), _magnitude(right))
     if total > MAX_DIGITS:
         raise TooLarge
     return total
+
+
+def _magnitude(node: Node) -> int:
+    """The most decimal digits before or behind the point in any power or function below, at the sample points."""
+    grown = [part for part in node.walk() if (part.kind == "power" and part.args[1].kind not in ("number", "negate"))
+             or (part.kind == "call" and part.value in GROWING)]
+    names = sorted(symbols(node) - CONSTANTS)
+    most = 0
+    with mp.workdps(30):
+        for part, index in product(grown[:MOST_GROWN], range(POINTS if names else 1)):
+            try:
+                size = abs(evaluate(part, point(names, index)))
+            except (NoValue, Unsupported, Malformed):
+                continue
+            if size and mp.isfinite(size):
+                most = max(most, int(abs(mp.log10(size))))
+    return most
 
 
 def _agree(left: Callable[[], Any], right: Callable[[], Any], digits: int, *, real: bool, named: bool) -> bool | None:

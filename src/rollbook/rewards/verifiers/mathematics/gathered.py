@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import reduce
 from itertools import product
 
 from rollbook.rewards.verifiers.mathematics import realsets
-from rollbook.rewards.verifiers.mathematics.nodes import Node, Unsupported, negate, number, substitute
+from rollbook.rewards.verifiers.mathematics.nodes import (
+    Node,
+    Unsupported,
+    negate,
+    number,
+    substitute,
+    symbol,
+    symbols,
+)
 from rollbook.rewards.verifiers.mathematics.relations import is_equation, name_of, value_of
 
 MAX_ITEMS = 60
 MAX_SPREAD = 4
+MAX_UNROLLED = 1000
 Same = Callable[[Node, Node], bool]
 OPERATIONS = frozenset({"union", "intersection", "difference", "multiply"})
 GATHERED = frozenset({"list", "set", "brackets"})
@@ -72,6 +82,40 @@ def unpacked(node: Node) -> Node:
             return Node("list", tuple(Node("chain", (node.args[0], item), ("=",)) for item in node.args[1].args))
         return node.args[1] if node.args[0].kind == "brackets" else node
     return node
+
+
+def unrolled(node: Node) -> Node:
+    """A collection with an ellipsis between numbers at equal steps, written out: {1, 2, .., 5} as {1, 2, 3, 4, 5}.
+
+    Two numbers before the ellipsis show a step of one alone; 2, 4, .., 64 may double.
+    """
+    places = [place for place, arg in enumerate(node.args) if arg.kind == "dots"]
+    if node.kind not in GATHERED or len(places) != 1:
+        return node
+    head, tail = node.args[:places[0]], node.args[places[0] + 1:]
+    if len(head) < 2 or not tail or any(arg.kind != "number" for arg in (*head, *tail)):
+        return node
+    first, step, last = head[0].number, head[1].number - head[0].number, tail[-1].number
+    count = (last - first) / step if step else Fraction(-1)
+    if (len(head) < 3 and step != 1) or count.denominator != 1 or not len(head) < count <= MAX_UNROLLED:
+        return node
+    items = tuple(number(first + step * place) for place in range(int(count) + 1))
+    return Node(node.kind, items, node.value) if items[:len(head)] == head and items[-len(tail):] == tail else node
+
+
+def described(node: Node) -> Node:
+    """{x : x = 2k, k in Z} as {2k : k in Z}."""
+    if node.kind != "builder" or node.args[0] != node.args[1] or node.args[2].kind not in ("all_of", "list"):
+        return node
+    bound, _, condition = node.args
+    given = [part for part in condition.args if is_equation(part) and len(part.args) == 2 and part.args[0] == bound]
+    rest = tuple(part for part in condition.args if part not in given)
+    if len(given) != 1 or not rest or any(bound.name in symbols(part) for part in (given[0].args[1], *rest)):
+        return node
+    names = sorted(set().union(*(symbols(part) for part in rest)))
+    if len(names) != 1 or names[0] not in symbols(given[0].args[1]):
+        return node
+    return Node("builder", (symbol(names[0]), given[0].args[1], rest[0] if len(rest) == 1 else Node("all_of", rest)))
 
 
 def alternatives(node: Node, same: Same) -> Node:

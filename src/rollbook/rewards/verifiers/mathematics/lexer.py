@@ -18,7 +18,7 @@ FUNCTIONS = frozenset({"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arcc
                        "asin", "acos", "atan", "log", "ln", "lg", "exp", "sqrt", "cbrt", "abs", "max", "min", "gcd", "lcm",
                        "floor",
                        "ceil", "det", "binom", "arg", "Re", "Im", "sgn", "deg", "tr", "rank", "dim", "factorial", "arctg",
-                       "tg", "ctg"})
+                       "tg", "ctg", "cis"})
 ALIASES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "tg": "tan", "ctg": "cot", "arctg": "arctan"}
 GREEK = frozenset({"alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota",
                    "kappa",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import reduce
 from itertools import product
 
-from rollbook.rewards.verifiers.mathematics.nodes import Malformed, Node, negate, times
+from rollbook.rewards.verifiers.mathematics.nodes import Malformed, Node, negate, number, times
 
 MAX_DETERMINANT = 5
+MAX_POWER = 8
 
 
 def shape(matrix: Node) -> tuple[int, int]:
@@ -32,6 +33,8 @@ def flatten(node: Node) -> Node:
             return reduce(_times, args)
         case "divide" if args[0].kind == "matrix":
             return _each(args[0], lambda cell: Node("divide", (cell, args[1])))
+        case "power" if args[0].kind == "matrix":
+            return _power(args[0], args[1])
         case "call" if node.value == "transpose" and matrices:
             return _transposed(args[0])
         case "call" if node.value == "det" and matrices:
@@ -70,6 +73,33 @@ def _product(left: Node, right: Node) -> Node:
         terms = tuple(Node("multiply", (left.args[row * inner + k], right.args[k * columns + column])) for k in range(inner))
         cells.append(terms[0] if len(terms) == 1 else Node("add", terms))
     return Node("matrix", tuple(cells), f"{rows}x{columns}") if rows * columns > 1 else cells[0]
+
+
+def _power(matrix: Node, exponent: Node) -> Node:
+    """A square matrix to a small whole power, or its inverse."""
+    rows, columns = shape(matrix)
+    if exponent.kind == "symbol" and exponent.name in ("T", "top"):
+        return _transposed(matrix)
+    if exponent.kind != "number" or exponent.number.denominator != 1 or rows != columns or exponent.number == 0:
+        raise Malformed(f"a {matrix.value} matrix to this power")
+    whole = exponent.number.numerator
+    if not -MAX_POWER <= whole <= MAX_POWER or (whole < 0 and rows > MAX_DETERMINANT):
+        raise Malformed("a matrix to a large power")
+    return reduce(_product, [matrix if whole > 0 else _inverse(matrix)] * abs(whole))
+
+
+def _inverse(matrix: Node) -> Node:
+    """The adjugate over the determinant."""
+    rows, _ = shape(matrix)
+    if rows == 1:
+        return _each(matrix, lambda cell: Node("divide", (number(1), cell)))
+    whole = _determinant(matrix)
+    cells = []
+    for row, column in product(range(rows), range(rows)):
+        minor = tuple(matrix.args[i * rows + j] for i in range(rows) for j in range(rows) if i != column and j != row)
+        part = _determinant(Node("matrix", minor, f"{rows - 1}x{rows - 1}"))
+        cells.append(Node("divide", (negate(part) if (row + column) % 2 else part, whole)))
+    return Node("matrix", tuple(cells), matrix.value)
 
 
 def _transposed(matrix: Node) -> Node:

@@ -134,6 +134,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "binom": _binomial, "abs": abs, "floor": _real(mp.floor), "ceil": _real(mp.ceil), "max": _real(max), "min": _real(min),
     "mod": _real(lambda value, modulus: value - modulus * mp.floor(_quotient(value, modulus))),
     "degree": lambda value: value * mp.pi / 180, "Re": mp.re, "Im": mp.im, "arg": mp.arg, "sgn": _real(mp.sign),
+    "cis": _trigonometric(lambda angle: mp.cos(angle) + mp.mpc(0, 1) * mp.sin(angle)),
 }
 
 
