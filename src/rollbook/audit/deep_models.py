@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -13,11 +15,12 @@ from rollbook.audit.ruler import Mismatch, Ruler
 from rollbook.audit.sampled import SampledRow
 from rollbook.ledger import Ledger
 from rollbook.models.layout import Tree, pack
-from rollbook.models.logprobs import action_logprobs
+from rollbook.models.logprobs import action_logprobs, support_logprobs
 from rollbook.models.working_copy import Cache, WorkingCopy, working_copy
 from rollbook.records import Batch, Credit, Demonstration, PolicyVersion, Probe, SamplingEnvelope, SftReport, Update, content_id
 from rollbook.records.graph import START
 from rollbook.records.recipe import PolicyGradient, Sft
+from rollbook.training.trees import sampled_routes, sampled_supports
 
 OTHER_WEIGHTS = "the tokens were sampled by other weights, or other log-probs were written down: drop the updates made of them"
 OTHER_UPDATE = "the update was not computed from its batch as recorded: replay the run, do not use it"
@@ -31,7 +34,7 @@ def logprobs_again(work: Work) -> list[DeepFinding]:
     seen: list[tuple[float, SampledRow, int]] = []
     restricted = 0
     for index, rows in sorted(work.sample.by_version.items()):
-        usable = [row for row in rows if _full(_envelope(work, row))]
+        usable = [row for row in rows if _full(_envelope(work, row)) or (row.trace.kept is not None and row.trace.kept.counts)]
         restricted += len(rows) - len(usable)
         if not usable:
             continue
@@ -72,7 +75,13 @@ def _off(work: Work, row: SampledRow) -> float:
         return 0.0
     with torch.no_grad():
         layout = pack((tree,), window=work.decoder.architecture.window)
-        again = action_logprobs(work.decoder, layout, temperature=temperature, dtype=work.dtype).logp_T
+        support, a = sampled_supports([row.trace]), work.decoder.architecture
+        if row.trace.kept is not None and row.trace.kept.routes:
+            routes_LYK = sampled_routes([row.trace], (tree,), layers=a.layers, per_token=a.experts_per_token)
+            layout = replace(layout, routes_LYK=routes_LYK)
+        how: dict[str, Any] = {"temperature": temperature, "dtype": work.dtype}
+        again = (action_logprobs(work.decoder, layout, **how) if support is None else
+                 support_logprobs(work.decoder, layout, support, **how)).logp_T
     return float((again - recorded).abs().mean())
 
 

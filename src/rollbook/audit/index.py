@@ -125,8 +125,14 @@ class RunIndex:
 
     def learnt(self, scope: str, trace: Trace) -> Trace:
         """A trajectory as a batch of this scope holds it: its own, or all after the prompt where the recipe says so."""
-        stage = self.recipe.settings.stages.get(scope.partition("/")[0]) if self.recipe is not None else None
-        return trace.as_if_written() if isinstance(stage, PolicyGradient) and stage.observation_loss else trace
+        stage = self.policy_stage(scope)
+        return trace.as_if_written() if stage is not None and stage.observation_loss else trace
+
+    def policy_stage(self, scope: str) -> PolicyGradient | None:
+        """The stage of a scope or table of a policy stage's own attempts; None of anything else, its probes too."""
+        name, _, rest = scope.partition("/")
+        stage = self.recipe.settings.stages.get(name) if self.recipe is not None else None
+        return stage if isinstance(stage, PolicyGradient) and not rest.startswith("probe") else None
 
     def take(self, identity: str, record: object) -> None:
         """Files a record under its id, where detectors will look for it."""

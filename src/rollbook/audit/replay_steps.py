@@ -160,5 +160,5 @@ def new_learner(decoder: torch.nn.Module, stage: Sft | PolicyGradient, *, dtype:
     temperature = 1.0 if isinstance(stage, Sft) else stage.sampling.temperature
     start = decoder if isinstance(stage, Sft) else None          # a supervised stage measures no distance from its start
     learner = PolicyLearner(decoder, optimizer, dtype=dtype, temperature=temperature, start=start)  # type: ignore[arg-type]
-    learner.replays_routing = isinstance(stage, PolicyGradient) and stage.routing == "replayed"
+    learner.routing = stage.routing if isinstance(stage, PolicyGradient) else "free"
     return learner

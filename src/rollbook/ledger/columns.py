@@ -34,7 +34,7 @@ VERDICT = [("verdict", pa.string()), ("total", pa.float64()), ("accuracy", pa.fl
            ("failure_verifier", STAMP), ("verdict_observed", OBSERVED)]
 OUTCOME = [("family", pa.string()), ("outcome", pa.string()), ("outcome_detail", pa.string())]
 SCHEMA = pa.schema([*TRACE, *VERDICT, *OUTCOME], metadata=VERSIONS)
-MORE = ("episode", "parts")      # one JSON document in the column `episode` of tables that need it
+MORE = ("episode", "parts")      # with `kept` one JSON document in the column `episode` of tables that need it
 WITH_EPISODES = SCHEMA.append(pa.field("episode", pa.string()))
 
 REPETITIVE = ["task", "group", "envelope", "stop_reason", "spans.list.element.owner", "spans.list.element.length",

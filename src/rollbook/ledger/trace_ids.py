@@ -57,7 +57,7 @@ def _ids(traces: Sequence[Trace]) -> list[str]:
 
 def _plain(trace: Trace) -> bool:
     """Whether the document holds nothing but the single context of integers and floats that is written here."""
-    if trace.episode is not None or trace.parts:
+    if trace.episode is not None or trace.parts or trace.kept is not None:
         return False
     for segment in trace.segments:
         if not set(map(type, segment.token_ids)) <= {int}:

@@ -21,6 +21,7 @@ from rollbook.records import (
     AbsentComponent,
     Component,
     Episode,
+    Kept,
     LedgerError,
     NotExposed,
     Outcome,
@@ -116,7 +117,7 @@ def _read_more(document: str | None) -> dict[str, Any]:
         return {}
     held = json.loads(document)
     return {"episode": decode(Episode | None, held["episode"], "episode"),
-            "parts": decode(tuple[Part, ...], held["parts"], "parts")}
+            "parts": decode(tuple[Part, ...], held["parts"], "parts"), "kept": decode(Kept | None, held.get("kept"), "kept")}
 
 
 def _values(column: pa.ListArray, code: str) -> tuple[Sequence[int], list[Any]]:

@@ -107,10 +107,11 @@ def _table(ids: Sequence[str], rows: Sequence[Row]) -> pa.Table:
 
 
 def _more(trace: Trace) -> str | None:
-    """The episode and the other contexts of a trace as one JSON document; None for a single answer."""
-    if trace.episode is None and not trace.parts:
+    """The episode, the other contexts and what was kept of a trace as one JSON document; None for a plain single answer."""
+    if trace.episode is None and not trace.parts and trace.kept is None:
         return None
-    return json.dumps(encode({name: getattr(trace, name) for name in columns.MORE}), sort_keys=True, separators=(",", ":"))
+    held = {name: getattr(trace, name) for name in columns.MORE} | ({} if trace.kept is None else {"kept": trace.kept})
+    return json.dumps(encode(held), sort_keys=True, separators=(",", ":"))
 
 
 def _token_columns(traces: Sequence[Trace]) -> tuple[pa.Array, pa.Array, pa.Array]:

@@ -31,7 +31,8 @@ BENDS = ("none", "softcap", "multiplied", "divided")       # what architectures 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackArchitecture:
-    """What the rest of the house asks of an architecture. Attention windows are transformers' affair, so `window` is None.
+    """What the rest of the house asks of an architecture. Attention windows and experts are transformers' affair, so `window`
+    is None and `experts` 0.
 
     A cache holds `layers` x `kv_heads` x `head_dim` numbers a position, keys and values each, of which layer y fills
     `layer_dims[y]` (keys, values); with `keeps_tokens` it holds the position's token and nothing else.
@@ -46,6 +47,8 @@ class FallbackArchitecture:
     kv_heads: int = 1
     head_dim: int = 1
     layer_dims: tuple[tuple[int, int], ...] = ()
+    experts: int = 0
+    experts_per_token: int = 0
 
 
 class Fallback(Decoder):

@@ -6,7 +6,7 @@ R = N / K, D head size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -41,13 +41,17 @@ class FusedExperts:
     experts: tuple[FusedFeedForward, ...]
 
     def __call__(self, x: Tensor) -> Tensor:
+        return self.routed(x)[0]
+
+    def routed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The output of every token, and the experts that it took, [*, K]."""
         weight, chosen = route(self.architecture, self.gate(x))
         out = torch.zeros(x.shape, dtype=torch.float32)
         for index, expert in enumerate(self.experts):
             token, rank = (chosen == index).nonzero(as_tuple=True)
             if token.numel():
                 out.index_add_(0, token, expert(x[token]).float() * weight[token, rank, None])
-        return out.to(x.dtype)
+        return out.to(x.dtype), chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,8 @@ class FusedLayer:
 class Cache:
     """Keys and values of B rows, [layers, B, K, M, D] each, and the length of each row in positions.
 
+    A sparse model's also holds the experts that each position took, as int16 [layers, B, 1, M, experts per token].
+
     Position p of a row stands at place p - `start`; in a cache that decoding has filled to its capacity, at p modulo M, where
     only the last M positions are left: enough for an architecture whose window is no longer.
     """
@@ -76,13 +82,25 @@ class Cache:
     value: Tensor
     length_B: Tensor
     start: int = 0
+    route: Tensor | None = None
+
+    @property
+    def held(self) -> tuple[Tensor, ...]:
+        """Everything that is held position by position."""
+        return (self.key, self.value) if self.route is None else (self.key, self.value, self.route)
+
+    def _made_of(self, made: Callable[[Tensor], Tensor]) -> None:
+        """Replaces everything that is held."""
+        self.key, self.value = made(self.key), made(self.value)
+        self.route = None if self.route is None else made(self.route)
 
     @classmethod
     def empty(cls, a: Architecture, rows: int, capacity: int, dtype: torch.dtype) -> Cache:
         """Room for `rows` rows of `capacity` positions."""
         shape = (a.layers, rows, a.kv_heads, capacity, a.head_dim)
         dtype = torch.int32 if a.keeps_tokens else dtype
-        return cls(key=torch.zeros(shape, dtype=dtype), value=torch.zeros(shape, dtype=dtype),
+        route = torch.zeros((a.layers, rows, 1, capacity, a.experts_per_token), dtype=torch.int16) if a.experts else None
+        return cls(key=torch.zeros(shape, dtype=dtype), value=torch.zeros(shape, dtype=dtype), route=route,
                    length_B=torch.zeros(rows, dtype=torch.long))
 
     def reach(self, positions: int) -> None:
@@ -93,19 +111,17 @@ class Cache:
         _, rows, heads, width, dim = self.key.shape
         wider = min(-(-positions // ROOM) * ROOM, self.key.stride(0) // (rows * heads * dim))
         if positions > width and wider > width:
-            self.key, self.value = (_widened(x, wider) for x in (self.key, self.value))
+            self._made_of(lambda x: _widened(x, wider))
 
     def narrow(self, positions: int) -> None:
         """Makes the rows of an empty cache `positions` wide, rounded up to `ROOM`; `reach` widens them again."""
-        layers, rows, heads, width, dim = self.key.shape
-        width = min(width, max(ROOM, -(-positions // ROOM) * ROOM))
-        step = heads * width * dim      # strided: a view of a single layer would forget how much room its memory has
-        self.key, self.value = (x.as_strided((layers, rows, heads, width, dim), (x.stride(0), step, width * dim, dim, 1))
-                                for x in (self.key, self.value))
+        width = min(self.key.shape[3], max(ROOM, -(-positions // ROOM) * ROOM))
+        self._made_of(lambda x: _strided(x, width))
 
     def first(self, rows: int) -> Cache:
         """A view of the first rows; what is appended to it is appended here."""
-        return Cache(key=self.key[:, :rows], value=self.value[:, :rows], length_B=self.length_B[:rows])
+        return Cache(key=self.key[:, :rows], value=self.value[:, :rows], length_B=self.length_B[:rows],
+                     route=None if self.route is None else self.route[:, :rows])
 
     def put(self, at: int, other: Cache, rows: Tensor) -> None:
         """Copies some of another cache's rows to here, from row `at` on."""
@@ -115,7 +131,7 @@ class Cache:
         for place, (row, length) in enumerate(zip(rows.tolist(), length_B.tolist(), strict=True), start=at):
             first = max(other.start, length - room)
             held = slice(first - other.start, length - other.start)
-            for mine, theirs in ((self.key, other.key), (self.value, other.value)):
+            for mine, theirs in zip(self.held, other.held, strict=True):
                 if length <= room:
                     mine[:, place, :, first:length] = theirs[:, row, :, held]
                 else:
@@ -128,13 +144,21 @@ class Cache:
         first = max(self.start, length - room)
         place = (torch.arange(first, length) - self.start) % room
         return Cache(key=self.key[:, row:row + 1, :, place], value=self.value[:, row:row + 1, :, place],
-                     length_B=self.length_B[row:row + 1].clone(), start=first)
+                     length_B=self.length_B[row:row + 1].clone(), start=first,
+                     route=None if self.route is None else self.route[:, row:row + 1, :, place])
+
+    def experts(self, row: int) -> Tensor | None:
+        """The experts of every position of a row, [positions, layers, experts per token]; None where they are not all held."""
+        length = int(self.length_B[row])
+        if self.route is None or self.start or length > self.key.shape[3]:
+            return None
+        return self.route[:, row, 0, :length].transpose(0, 1)
 
     def move(self, source: int, target: int) -> None:
         """Copies one row over another."""
         used = min(int(self.length_B[source]), self.key.shape[3])
-        self.key[:, target, :, :used] = self.key[:, source, :, :used]
-        self.value[:, target, :, :used] = self.value[:, source, :, :used]
+        for held in self.held:
+            held[:, target, :, :used] = held[:, source, :, :used]
         self.length_B[target] = self.length_B[source]
 
 
@@ -175,8 +199,8 @@ class WorkingCopy:
         cache.start = start
         cache.length_B += length_B + before
         if prefix is not None:
-            cache.key[:, :, :, :held] = prefix.key[..., :held, :]
-            cache.value[:, :, :, :held] = prefix.value[..., :held, :]
+            for mine, theirs in zip(cache.held, prefix.held, strict=True):
+                mine[:, :, :, :held] = theirs[..., :held, :]
         bias = self._causal(start, before, width).repeat(a.group, 1)
         tables = _tables(a, torch.arange(before, end).repeat(rows))
         residual = self.embedding[token_BP.flatten()].float()
@@ -187,7 +211,9 @@ class WorkingCopy:
             rowed = q.reshape(rows, a.kv_heads, a.group * width, a.head_dim)
             mixed = F.scaled_dot_product_attention(rowed, cache.key[index], cache.value[index], attn_mask=bias)
             mixed = mixed.view(rows, a.heads, width, a.head_dim).transpose(1, 2).reshape(rows * width, -1)
-            residual = self._finish(layer, residual, mixed)
+            residual, chosen = self._finish(layer, residual, mixed)
+            if cache.route is not None and chosen is not None:
+                cache.route[index, :, 0, held:] = chosen.view(rows, width, -1).to(torch.int16)
         last = residual.view(rows, width, -1)[torch.arange(rows), length_B - 1]
         return self.logits(last), cache
 
@@ -225,7 +251,9 @@ class WorkingCopy:
             score = torch.bmm(key, q.reshape(rows * a.kv_heads, a.group, a.head_dim).transpose(1, 2)).transpose(1, 2)
             weight = torch.softmax(score.float().mul_(scale).view(rows, a.kv_heads, a.group, seen).add_(bias), dim=-1)
             mixed = torch.bmm(weight.to(self.dtype).flatten(0, 1), value).view(rows, -1)
-            residual = self._finish(layer, residual, mixed)
+            residual, chosen = self._finish(layer, residual, mixed)
+            if cache.route is not None and chosen is not None:
+                cache.route[index, row, 0, slot] = chosen.to(torch.int16)
         cache.length_B += 1
         return self.logits(residual)
 
@@ -246,11 +274,14 @@ class WorkingCopy:
         qk = torch.addcmul(qk * cos, qk.roll(a.head_dim // 2, -1), sin).to(self.dtype)
         return *qk.split([a.heads, a.kv_heads], dim=1), v
 
-    def _finish(self, layer: FusedLayer, residual: Tensor, mixed: Tensor) -> Tensor:
-        """The residual stream after a layer; the one given is written over."""
+    def _finish(self, layer: FusedLayer, residual: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The residual stream after a layer (the one given is written over), and the experts that were taken, [*, K]."""
         residual = residual.add_(layer.out(mixed))
         x = rms_norm(residual, layer.norm_mid, self.architecture.norm_eps).to(self.dtype)
-        return residual.add_(layer.feed(x))
+        if isinstance(layer.feed, FusedFeedForward):
+            return residual.add_(layer.feed(x)), None
+        out, chosen = layer.feed.routed(x)
+        return residual.add_(out), chosen
 
 
 def _tables(a: Architecture, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -258,6 +289,12 @@ def _tables(a: Architecture, positions: Tensor) -> tuple[Tensor, Tensor]:
     cos, sin = rotary_table(a, positions)
     half = a.head_dim // 2
     return cos[:, None], torch.cat([-sin[:, :half], sin[:, half:]], dim=-1)[:, None]
+
+
+def _strided(x: Tensor, width: int) -> Tensor:
+    """The rows of an empty cache, `width` positions wide, in the same memory."""
+    layers, rows, heads, _, dim = x.shape       # strided: a view of a single layer would forget how much room its memory has
+    return x.as_strided((layers, rows, heads, width, dim), (x.stride(0), heads * width * dim, width * dim, dim, 1))
 
 
 def _widened(x: Tensor, width: int) -> Tensor:

@@ -9,7 +9,7 @@ from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.engines import check_engine
 from rollbook.orchestration.judges import check_rewards
 from rollbook.records import RecipeError
-from rollbook.records.recipe import PolicyGradient, SamplingSettings, Settings
+from rollbook.records.recipe import Embedded, Fsdp2, PolicyGradient, SamplingSettings, Settings
 
 
 def check_supported(settings: Settings) -> None:
@@ -20,6 +20,7 @@ def check_supported(settings: Settings) -> None:
         if isinstance(stage, PolicyGradient):
             _check_objective(name, stage)
             _check_observation_loss(name, stage, settings)
+            _check_kept(name, stage, settings)
         if isinstance(stage, PolicyGradient) and (around := settings.environment) and (
                 around.reasoning != "keep" or around.compaction != "none"):
             raise RecipeError(f"stages.{name} cannot train attempts of several contexts yet",
@@ -33,13 +34,14 @@ def check_supported(settings: Settings) -> None:
                               why="where sampling and training alternate no token is older than the policy it trains; where they "
                                   "do not, none can be of age 0",
                               fix=f"--set stages.{name}.max_policy_age=0, or say how: stages.{name}.asynchrony")
-        if isinstance(stage, PolicyGradient) and stage.routing == "replayed" and not getattr(settings.model, "experts", 1):
-            raise RecipeError(f"stages.{name}.routing = replayed needs a model with experts", got="model.experts 0",
+        if isinstance(stage, PolicyGradient) and stage.routing != "free" and not getattr(settings.model, "experts", 1):
+            raise RecipeError(f"stages.{name}.routing = {stage.routing} needs a model with experts", got="model.experts 0",
                               why="a dense model has no routes", fix=f"--set stages.{name}.routing=free")
-        if isinstance(stage, PolicyGradient) and _restricted(stage.sampling):
+        if isinstance(stage, PolicyGradient) and _restricted(stage.sampling) and not stage.sampling_mask:
             raise RecipeError(f"stages.{name}.sampling must draw from all ids to be trained on", got=str(stage.sampling),
                               why="the engine's log-probs would be over the kept ids, the trainer's over all: every ratio biased",
-                              fix=f"--set stages.{name}.sampling.top_p=1 --set stages.{name}.sampling.top_k=0 "
+                              fix=f"--set stages.{name}.sampling_mask=true, which keeps those ids for the trainer, or --set "
+                                  f"stages.{name}.sampling.top_p=1 --set stages.{name}.sampling.top_k=0 "
                                   f"--set stages.{name}.sampling.min_p=0")
 
 
@@ -64,6 +66,26 @@ def _check_observation_loss(name: str, stage: PolicyGradient, settings: Settings
         raise RecipeError(f"stages.{name}.observation_loss cannot go with: {'; '.join(found)}", got="observation_loss true",
                           why="no engine sampled the observations: they have no behavior log-prob and no place in a call",
                           fix=f"--set stages.{name}.observation_loss=false, which is what every published recipe does")
+
+
+def _check_kept(name: str, stage: PolicyGradient, settings: Settings) -> None:
+    """Refuses to keep what was decided in sampling where nobody could tell it to the learner."""
+    asked = [word for word, holds in (("sampling_mask", stage.sampling_mask), ("routing = sampled", stage.routing == "sampled"))
+             if holds]
+    if not asked:
+        return
+    how, routed = stage.asynchrony, stage.routing == "sampled"
+    reasons = {"an environment": settings.environment is not None, "a learner on ranks": isinstance(settings.run.learner, Fsdp2),
+               "generators of their own": how is not None and how.runtime != "threads",
+               "keys and values made again in flight": routed and how is not None and how.on_update != "keep",
+               "a served engine": routed and not isinstance(settings.run.engine, Embedded),
+               "a bonus for entropy": stage.sampling_mask and "entropy_T" in all_reads(from_settings(dict(stage.objective))),
+               "sampling from all ids": stage.sampling_mask and not _restricted(stage.sampling)}
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        raise RecipeError(f"stages.{name}: {' and '.join(asked)} cannot go with: {'; '.join(found)}", got=str(stage.sampling),
+                          why="the learner decides what the engine decided: it must be told, and there must be something to tell",
+                          fix=f"--set stages.{name}.sampling_mask=false --set stages.{name}.routing=free")
 
 
 def _restricted(sampling: SamplingSettings) -> bool:

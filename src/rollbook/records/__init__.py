@@ -97,6 +97,7 @@ from rollbook.records.reward import (
 from rollbook.records.rollout import (
     AttemptId,
     Dispatch,
+    Kept,
     NotExposed,
     Part,
     SamplingEnvelope,
@@ -194,6 +195,7 @@ __all__ = [
     "Incident",
     "Interval",
     "Judge",
+    "Kept",
     "LedgerError",
     "Merged",
     "Message",

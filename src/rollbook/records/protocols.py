@@ -19,6 +19,7 @@ class Request:
     """One sampling request. `key` names the attempt: with the run's seed it fixes the uniforms that are drawn.
 
     It ends after the first token that ends a turn, that is in `stop_ids`, or with which its text holds a string of `stop`.
+    `keep_routes` asks for the experts of every position.
 
     Example: Request(key="rl/000001/0/Task:1f/2", prompt_ids=(1, 5), max_tokens=64, temperature=1.0, top_p=1.0, top_k=0,
         min_p=0.0, seed=1)
@@ -34,6 +35,7 @@ class Request:
     seed: int
     stop_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
+    keep_routes: bool = False
 
 
 FAULT_NOTE = "fault/"        # in a failed trace's observations stands what ended it, e.g. fault/logits
@@ -74,7 +76,8 @@ class Completion:
 
     `stopped_by` is the id or string that ended it. A failed one has a `fault` and the tokens that were sampled before it.
     `sampled` is the engine's own `sampled_hash` of these tokens; None without tokens, or from an engine that makes none.
-    `support` is None where the whole vocabulary was sampled from; else the log-probs are over it.
+    `support` is None where the whole vocabulary was sampled from; else the log-probs are over it. `routes` are the experts of
+    every position whose keys and values the engine holds, int16, where the request asks for them (`Kept`).
     """
 
     key: str
@@ -86,6 +89,7 @@ class Completion:
     sampled: str | None = None
     stopped_by: int | str | None = None
     support: SampledSupport | None = None
+    routes: array[int] | None = None
     fault: Fault | None = None
 
     def __post_init__(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -157,13 +159,63 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What the engine decided while it sampled, so that the learner can decide the same (DeepSeek V3.2, 2512.02556 section 3.1).
+
+    `support` holds the ids that each sampled token was drawn from, `counts` of them a token (Keep Sampling Mask); `routes` the
+    experts that every position took whose keys and values were computed, the prompt's first, position by position and layer by
+    layer (Keep Routing, R3 of 2510.11370). Both are base64 of little-endian numbers, int32 and int16; empty: not kept.
+
+    Example: Kept(support="AwAAABEAAAACAAAA", counts=(2, 1))       # the first token from {3, 17}, the second from {2}
+    """
+
+    support: str = ""
+    counts: tuple[int, ...] = ()
+    routes: str = ""
+
+    @classmethod
+    def of(cls, *, ids: array[int] | None, counts: tuple[int, ...] = (), routes: array[int] | None = None) -> Kept:
+        """Numbers as they are written down."""
+        return cls(support="" if ids is None else _text(ids), counts=counts, routes="" if routes is None else _text(routes))
+
+    @property
+    def ids(self) -> array[int]:
+        """The ids of all supports, one token's after the other's."""
+        return _numbers("i", self.support)
+
+    @property
+    def experts(self) -> array[int]:
+        """The experts of all positions."""
+        return _numbers("h", self.routes)
+
+
+def _text(numbers: array[int]) -> str:
+    ordered = numbers if sys.byteorder == "little" else array(numbers.typecode, numbers)
+    if ordered is not numbers:
+        ordered.byteswap()
+    return base64.b64encode(ordered.tobytes()).decode()
+
+
+def _numbers(code: Literal["i", "h"], text: str) -> array[int]:
+    found = array(code)
+    try:
+        found.frombytes(base64.b64decode(text, validate=True))
+    except ValueError as error:
+        raise RecordError("what was kept of sampling is not base64 of whole numbers", got=str(error)) from error
+    if sys.byteorder != "little":
+        found.byteswap()
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """Stage 7: one trajectory. The first segment is the prompt; text is `text`, kept beside the ids, never re-tokenised.
 
     `episode` is what happened in the environment, None for a single answer. `parts` are the attempt's other contexts in the order
     they were opened, those it was compacted or split from and its subagents'; `segments` is the one it ended in.
     `group` joins the attempts that share a baseline. `sampled` holds, for each turn of the policy, the hash that the engine made
-    of its tokens as it sampled them (`sampled_hash`); empty where the engine gave none. `envelope` is None only where a recorded
+    of its tokens as it sampled them (`sampled_hash`); empty where the engine gave none. `kept` is what its stage asked the engine
+    to keep for the learner. `envelope` is None only where a recorded
     host did not show how it samples. `observed` holds latency_s and the like, outside the id.
 
     Example: Trace(attempt="rl/000001/0/Task:1f/2", task="Task:1f..", group="rl/000001/0/Task:1f", envelope="SamplingEnvelope:9c",
@@ -183,6 +235,7 @@ class Trace:
     observed: Mapping[str, float] = field(default_factory=dict)
     episode: Episode | None = field(default=None, metadata=SPARSE)
     parts: tuple[Part, ...] = field(default=(), metadata=SPARSE)
+    kept: Kept | None = field(default=None, metadata=SPARSE)
 
     @property
     def id(self) -> TraceId:

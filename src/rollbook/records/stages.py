@@ -13,6 +13,7 @@ from rollbook.records.optimizers import OptimizerSettings
 
 Plain = str | bool | int | float | None
 Inner = Plain | Mapping[str, Plain | Mapping[str, Plain]]       # an objective's credit rule, a rule inside that
+Routing = Literal["free", "replayed", "sampled"]
 Nested = Inner | Mapping[str, Inner | Mapping[str, Inner]]      # an objective, one in a correction, that beside a bonus
 
 
@@ -123,12 +124,12 @@ class PolicyGradient:
     `filter` drops groups whose rewards, or whose accuracies (DAPO), are all equal. `reference` names the stage of the frozen
     policy of a KL term, None the one the stage starts from. `max_tokens` is a shorter budget than the recipe's, for a stage of
     length. With a `curriculum` tasks are drawn by how often they are passed; without one each in its turn. `teachers` maps a
-    family of tasks, or `*`, to the stage that teaches it. `routing`: whether every minibatch of a step chooses its experts anew,
-    or takes those that the policy at the step's beginning chose (routing replay). `pretraining` goes with `PpoPtx`.
-    With `ema` a moving average of the weights over optimizer steps is kept, of this decay, and the stage ends with it.
-    `optimizer_reset`: whether the moments of the policy's optimizer last for the stage, or are forgotten whenever weights were
-    published (Kimi k1.5, GLM-5); the learning rate's schedule counts on either way, and a critic's optimizer is its own.
-    `observation_loss` trains on what tools and users wrote as if the policy had: a fault, there to be measured.
+    family of tasks, or `*`, to the stage that teaches it. `routing`: every minibatch chooses its experts
+    anew, or takes those of the policy that the step began with (replayed, R2) or of the engine (sampled, R3: Keep Routing).
+    `sampling_mask` (Keep Sampling Mask): log-probs are over the ids that a token was drawn from, which may be a part of all.
+    `pretraining` goes with `PpoPtx`. The stage ends with a moving average of its weights, of decay `ema`, where one is given.
+    `optimizer_reset`: whether the policy's moments are forgotten whenever weights were published (Kimi k1.5, GLM-5); the learning
+    rate's schedule counts on. `observation_loss` trains on what tools and users wrote too: a fault, there to be measured.
     """
 
     policy: str
@@ -149,7 +150,7 @@ class PolicyGradient:
     checkpoint_every: int
     reward: str | None = None
     asynchrony: Asynchrony | None = None
-    routing: Literal["free", "replayed"] = "free"
+    routing: Routing = "free"
     filter: Literal["reward", "accuracy", "none"] = "reward"
     reference: str | None = None
     critic: Critic | None = None
@@ -160,6 +161,7 @@ class PolicyGradient:
     ema: float | None = field(default=None, metadata=SPARSE)
     optimizer_reset: Literal["never", "publication"] = field(default="never", metadata=SPARSE)
     observation_loss: bool = field(default=False, metadata=SPARSE)
+    sampling_mask: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

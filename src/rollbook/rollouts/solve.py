@@ -11,6 +11,7 @@ from rollbook.records import (
     AttemptId,
     Completion,
     Dispatch,
+    Kept,
     ModelError,
     Request,
     Sampler,
@@ -32,7 +33,8 @@ SCAFFOLD = "single_turn/1"
 class Rollouts:
     """What a stage samples with. `seed` is the run's; with the attempt's name it fixes every uniform.
 
-    `stop` holds strings that end an answer once its text has one of them.
+    `stop` holds strings that end an answer once its text has one of them. `keep_support` and `keep_routes`: what tokens were
+    drawn from, and which experts their positions took, goes into their trace for the learner.
     """
 
     sampler: Sampler
@@ -41,6 +43,8 @@ class Rollouts:
     seed: int
     max_tokens: int
     stop: tuple[str, ...] = ()
+    keep_support: bool = False
+    keep_routes: bool = False
 
     def envelope(self, weights: str) -> SamplingEnvelope:
         """The request as it is made to the policy with this weight hash."""
@@ -81,7 +85,7 @@ class Rollouts:
         """An attempt of this name at a prompt, as the sampler is asked."""
         s = self.sampling
         return Request(key=key, prompt_ids=prompt, max_tokens=self.max_tokens, temperature=s.temperature, top_p=s.top_p,
-                       top_k=s.top_k, min_p=s.min_p, seed=self.seed, stop=self.stop)
+                       top_k=s.top_k, min_p=s.min_p, seed=self.seed, stop=self.stop, keep_routes=self.keep_routes)
 
     def trace(self, task: TaskId, group: str, answered: tuple[Request, Completion], envelope: str) -> Trace:
         """The trajectory of a request and what it was answered; `envelope` is the id of the one it was asked under."""
@@ -90,8 +94,15 @@ class Rollouts:
         return Trace(attempt=AttemptId(request.key), task=task, group=group, envelope=envelope,
                      segments=(prompt, *segments(completion)), stop_reason=completion.stop_reason,
                      text=self.tokenizer.decode(completion.token_ids),
-                     sampled=() if completion.sampled is None else (completion.sampled,),
+                     sampled=() if completion.sampled is None else (completion.sampled,), kept=self._kept(completion),
                      observed={"latency_s": completion.latency_s} | _why(completion))
+
+    def _kept(self, completion: Completion) -> Kept | None:
+        support = completion.support if self.keep_support else None
+        if support is None and completion.routes is None:
+            return None
+        return Kept.of(ids=None if support is None else support.ids, counts=() if support is None else support.counts,
+                       routes=completion.routes)
 
 
 def _why(completion: Completion) -> dict[str, float]:

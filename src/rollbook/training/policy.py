@@ -19,15 +19,17 @@ from rollbook.experience.token_credit import uses_kl
 from rollbook.models.decoder import Decoder
 from rollbook.models.layout import Layout
 from rollbook.models.layout import pack as lay_out
-from rollbook.models.logprobs import Scores, action_logprobs
+from rollbook.models.logprobs import Scores, action_logprobs, support_logprobs
+from rollbook.models.support import Support
 from rollbook.objectives import all_reads, total_loss
 from rollbook.objectives.core import Objective
 from rollbook.objectives.kl import k3
 from rollbook.objectives.terms import Ptx, ptx
 from rollbook.records import Diverged, Experience, RecordError, TaskId
+from rollbook.records.stages import Routing
 from rollbook.training.averaging import Average
 from rollbook.training.optimizer import Optimizer, Stepped
-from rollbook.training.trees import demonstration_tree, experience_trees
+from rollbook.training.trees import demonstration_tree, experience_trees, sampled_routes, sampled_supports
 
 KL_SEQUENCES = 16
 
@@ -103,7 +105,7 @@ class PolicyLearner:
         self.teachers: Teachers | None = None
         self.anchor: Decoder | None = None
         self.average: Average | None = None
-        self.replays_routing = False                        # experts are those of the policy that the step began with
+        self.routing: Routing = "free"
 
     def close(self) -> None:
         """Gives back what it holds outside this process: nothing."""
@@ -113,7 +115,7 @@ class PolicyLearner:
 
         In full precision: the same bits as the decoder itself would give.
         """
-        needed = self.replays_routing or "anchor_T" in all_reads(objective)
+        needed = self.routing == "replayed" or "anchor_T" in all_reads(objective)
         self.anchor = copy.deepcopy(self.decoder).requires_grad_(False) if needed else None
 
     def score(self, packed: Packed, objective: Objective, *, next_up: bool = False) -> Packed:
@@ -125,7 +127,7 @@ class PolicyLearner:
         reads = all_reads(objective)
         if uses_kl(objective.credit):                       # taken at sampling parameters, before any update
             reads, next_up = reads | {"anchor_T", "reference_T"}, False
-        if self.replays_routing and not next_up:            # the first minibatch meets the routers it would replay
+        if self.routing == "replayed" and not next_up:            # the first minibatch meets the routers it would replay
             packed = replace(packed, routes_LYK=self._routes(self.anchor or self.decoder, packed))
         anchor_T = self._frozen(self.anchor or self.decoder, packed) if "anchor_T" in reads and not next_up else None
         reference_T = self._frozen(self.reference or self.start, packed) if "reference_T" in reads else None
@@ -164,7 +166,8 @@ class PolicyLearner:
         """Forward and backward of one micro-batch; its numbers go to their places."""
         packed = work.packed
         index_T = torch.isin(packed.seq_T, torch.tensor(sequences)).nonzero()[:, 0]
-        scores = self._scores(self.decoder, layout, entropy_gradient=work.explores)
+        scores = self._scores(self.decoder, layout, entropy_gradient=work.explores,
+                              support=sampled_supports([packed.members[at].trace for at in sequences]))
         scores.logp_T.retain_grad()
         if work.own_anchor and packed.anchor_T is not None:
             packed.anchor_T[index_T] = scores.logp_T.detach()
@@ -205,8 +208,11 @@ class PolicyLearner:
         _finite(loss, where)
 
     def _scores(self, decoder: Decoder, layout: Layout, *, temperature: float | None = None,
-                entropy_gradient: bool = False) -> Scores:
+                entropy_gradient: bool = False, support: Support | None = None) -> Scores:
+        """Over what each token was drawn from, where the trajectories say it; over the whole vocabulary otherwise."""
         own = self.temperature if temperature is None else temperature
+        if support is not None:
+            return support_logprobs(decoder, layout, support, temperature=own, dtype=self.dtype)
         return action_logprobs(decoder, layout, temperature=own, dtype=self.dtype, entropy_gradient=entropy_gradient)
 
     def kl_to_start(self, packed: Packed, logp_T: Tensor) -> float:
@@ -272,10 +278,19 @@ class PolicyLearner:
         return torch.cat(parts)
 
     def _layout(self, members: Sequence[Experience]) -> Layout:
-        return lay_out(experience_trees(members), window=self.decoder.architecture.window)
+        """How the policy in training, or its anchor, meets these members."""
+        trees, a = experience_trees(members), self.decoder.architecture
+        layout = lay_out(trees, window=a.window)
+        if self.routing != "sampled":
+            return layout
+        traces = [member.trace for member in members]
+        return replace(layout, routes_LYK=sampled_routes(traces, trees, layers=a.layers, per_token=a.experts_per_token))
 
     def _forward(self, decoder: Decoder, members: Sequence[Experience]) -> Scores:
-        return self._scores(decoder, lay_out(experience_trees(members), window=decoder.architecture.window))
+        """Log-probs under a frozen policy. The anchor takes the routes of the policy in training, any other chooses its own."""
+        own = decoder is self.decoder or decoder is self.anchor
+        layout = self._layout(members) if own else lay_out(experience_trees(members), window=decoder.architecture.window)
+        return self._scores(decoder, layout, support=sampled_supports([member.trace for member in members]))
 
 
 def frozen_copy(decoder: Decoder, dtype: torch.dtype) -> Decoder:

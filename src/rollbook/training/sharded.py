@@ -30,8 +30,9 @@ from rollbook.models.decoder import Decoder
 from rollbook.models.layout import Layout, Tree
 from rollbook.models.layout import pack as lay_out
 from rollbook.models.logprobs import Scores, action_logprobs
+from rollbook.models.support import Support
 from rollbook.objectives.core import Objective
-from rollbook.records import Diverged, Experience
+from rollbook.records import Diverged, Experience, ModelError
 from rollbook.records.recipe import OptimizerSettings
 from rollbook.training.optimizer import Optimizer, Stepped
 from rollbook.training.policy import PolicyLearner, Work
@@ -290,7 +291,9 @@ class Rank(PolicyLearner):
         return lay_out((IDLE,), window=self.decoder.architecture.window)
 
     def _scores(self, decoder: Decoder, layout: Layout, *, temperature: float | None = None,
-                entropy_gradient: bool = False) -> Scores:
+                entropy_gradient: bool = False, support: Support | None = None) -> Scores:
+        if support is not None:
+            raise ModelError("ranks score over the whole vocabulary", got="a support", fix="--set 'run.learner={kind: Alone}'")
         own = self.temperature if temperature is None else temperature
         logp_T, entropy_T = self.models[CURRENT](layout, own, self.dtype, entropy_gradient)
         return Scores(logp_T=logp_T, entropy_T=entropy_T)

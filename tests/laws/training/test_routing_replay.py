@@ -44,7 +44,7 @@ def batch(policy):
 def learner():
     policy = tiny_policy("qwen3_moe")
     made = PolicyLearner(policy.decoder, Optimizer.of(policy.decoder, SETTINGS, 4), dtype=torch.float32, temperature=1.0)
-    made.replays_routing = True
+    made.routing = "replayed"
     return policy, made
 
 
@@ -107,7 +107,7 @@ def test_routes_of_another_batch_are_refused(learner):
 def test_a_dense_model_has_no_routes_to_replay():
     policy = tiny_policy("llama")
     made = PolicyLearner(policy.decoder, Optimizer.of(policy.decoder, SETTINGS, 4), dtype=torch.float32, temperature=1.0)
-    made.replays_routing = True
+    made.routing = "replayed"
     with pytest.raises(RecordError, match="model with experts"):
         made.score(batch(policy), OBJECTIVE)
 

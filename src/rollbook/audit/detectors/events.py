@@ -9,6 +9,7 @@ import numpy as np
 
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
+from rollbook.audit.keeping import REMEDY, kept_otherwise
 from rollbook.audit.observations import unseen
 from rollbook.audit.prompts import contained
 from rollbook.audit.sampling import Sample
@@ -53,6 +54,9 @@ class EventsDetector(Detector):
         problem = misordered(trace) or unpublished(run, trace)
         if problem:
             self.fail(row.id, problem, "record segments as they came, each with the published version that made it")
+        stage = run.policy_stage(run.table or "")
+        if stage is not None and (problem := kept_otherwise(trace, stage, run.envelopes.get(trace.envelope or ""))):
+            self.fail(row.id, problem, REMEDY)
         self._hashes(run, row)
         if self.sample.takes(row.id):
             self._text(run, row)

@@ -274,7 +274,9 @@ class PublicationDetector(Detector):
             return
         traces = [run.recent.get(trace) for trace in step.batch.traces[:1]]
         envelope = run.envelopes.get(traces[0][0].envelope or "") if traces and traces[0] is not None else None
-        if envelope is None or envelope.top_p < 1 or envelope.top_k or envelope.min_p or envelope.temperature == 0:
+        stage = run.policy_stage(step.batch.scope)
+        cut = envelope is None or envelope.top_p < 1 or envelope.top_k > 0 or envelope.min_p > 0
+        if envelope is None or envelope.temperature == 0 or (cut and not (stage is not None and stage.sampling_mask)):
             self.unchecked["batches sampled from a cut distribution, not compared with the trainer"] += 1
             return
         gap = float(np.abs(logp_T[chosen_T].astype(np.float64) - behavior_T[chosen_T]).mean())

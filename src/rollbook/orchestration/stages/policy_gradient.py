@@ -89,7 +89,7 @@ def _source(session: Session, run: PolicyRun, stage: PolicyGradient, stream: Tas
 def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: bool) -> PolicyRun:
     objective = from_settings(dict(stage.objective))
     learner = _learner(session, stage, start=session.frozen(stage.policy) if resumed else None)
-    learner.replays_routing = stage.routing == "replayed"
+    learner.routing = stage.routing
     learner.average = None if stage.ema is None else Average(session.policy.decoder, stage.ema)
     if stage.reference is not None:
         learner.reference = session.frozen(stage.reference)
@@ -168,7 +168,8 @@ def _critic(session: Session, stage: PolicyGradient) -> CriticLearner | None:
 
 def _rollouts(session: Session, stage: PolicyGradient) -> Rollouts:
     """How the stage samples: as the recipe says, within the stage's own budget where it has one."""
-    made = session.rollouts(stage.sampling)
+    made = replace(session.rollouts(stage.sampling), keep_support=stage.sampling_mask,
+                   keep_routes=stage.routing == "sampled")
     return made if stage.max_tokens is None else replace(made, max_tokens=stage.max_tokens)
 
 

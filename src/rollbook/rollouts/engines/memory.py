@@ -105,10 +105,10 @@ class Prompts:
 
 def cache_bytes(cache: Cache) -> int:
     """Bytes of a cache's keys and values."""
-    return cache.key.nbytes + cache.value.nbytes
+    return sum(held.nbytes for held in cache.held)
 
 
 def blank(cache: Cache, row: int) -> None:
     """Zeros a row: masked positions are multiplied by 0, which leaves a NaN a NaN for whoever takes the row next."""
-    cache.key[:, row] = 0
-    cache.value[:, row] = 0
+    for held in cache.held:
+        held[:, row] = 0

@@ -59,13 +59,14 @@ class Row:
         cut = self.turns is not None and self.request.max_tokens < self.turns.opened.max_tokens
         return ("context_full" if cut else "length"), None
 
-    def completion(self, reason: StopReason, by: int | str | None = None) -> Completion:
-        """What the request was answered, for this reason."""
+    def completion(self, reason: StopReason, by: int | str | None = None, routes: array[int] | None = None) -> Completion:
+        """What the request was answered, for this reason; `routes` are the experts of its positions."""
         held, versions = self.support, tuple(self.versions)
         support = None if held is None else SampledSupport(ids=held.ids, counts=tuple(held.counts), log_mass=tuple(held.log_mass))
         return Completion(key=self.request.key, token_ids=tuple(self.tokens), logps=tuple(self.logps), versions=versions,
                           stop_reason=reason, latency_s=time.monotonic() - self.started, stopped_by=by, support=support,
-                          fault=self.fault, sampled=sampled_hash(self.tokens, self.logps, versions) if self.tokens else None)
+                          routes=routes, fault=self.fault,
+                          sampled=sampled_hash(self.tokens, self.logps, versions) if self.tokens else None)
 
 
 def note_support(rows: Sequence[Row], kept: Kept) -> None:

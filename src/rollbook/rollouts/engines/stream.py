@@ -5,6 +5,7 @@ Legend: B rows being decoded, V vocabulary.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,7 +214,7 @@ class Stream:
         over = {index: end for index, row in enumerate(batch.rows) if (end := row.ended()) is not None}
         if not over:
             return []
-        done = [batch.rows[index].completion(reason, by) for index, (reason, by) in over.items()]
+        done = [batch.rows[index].completion(reason, by, self._routes(index)) for index, (reason, by) in over.items()]
         for row, index in ((batch.rows[index], index) for index in over):
             if row.turns is not None:
                 row.turns.cache = self._kept(row.turns, index) if row.fault is None else None
@@ -221,6 +222,17 @@ class Stream:
                 blank(batch.arena, index)
         batch.close_gaps([index for index in range(len(batch.rows)) if index not in over])
         return done
+
+    def _routes(self, index: int) -> array[int] | None:
+        """The experts of every position of a row, where its request asks for them."""
+        if not self.batch.rows[index].request.keep_routes:
+            return None
+        found = self.batch.arena.experts(index)
+        if found is None:
+            raise ModelError("the experts of an answer's positions are gone", got=self.batch.rows[index].request.key,
+                             why="the model has none, or its window is shorter than the answer and its cache rolls over them",
+                             fix="--set stages.STAGE.routing=free")
+        return array("h", found.contiguous().numpy().tobytes())
 
     def _kept(self, turns: Turns, index: int) -> Cache | None:
         """A copy of the row's keys and values for the next turn; None where the budget has no room for it beside the arena."""
