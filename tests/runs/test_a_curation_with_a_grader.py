@@ -9,7 +9,7 @@ from rollbook.cli import main
 from rollbook.models.load import load_policy
 from rollbook.models.weights import save_checkpoint
 from rollbook.orchestration import curation
-from rollbook.tasks.curation import load_pipeline
+from rollbook.tasks.curation import Candidate, load_pipeline
 
 FILE = """schema: rollbook.curation/1
 name: graded
@@ -51,3 +51,21 @@ def curation_rows(folder):
 
     from rollbook.tasks.curation import read_candidates
     return read_candidates([folder / "raw.jsonl"], Counter())
+
+
+def test_a_grader_of_code_runs_the_tests_and_a_choice_is_held_against_its_letter(tmp_path):
+    (tmp_path / "c.yaml").write_text(FILE.replace("MODEL", str(tmp_path / "model")))
+    tools = curation.Tools(load_pipeline(tmp_path / "c.yaml"), tmp_path / "out")
+    tests = [{"input": "3\n", "output": "6\n"}]
+    code = Candidate(number=1, problem="Twice.", reference=None, kind="code", more={"tests": tests})
+    choice = Candidate(number=2, problem="Which?", reference="b", kind="choice", more={"options": ["3", "4"]})
+    try:
+        graded = tools._graded(code, ["print(2 * int(input()))", "print(7)", None])
+        assert graded["passed"] == [True, False, False]
+        undecided = Candidate(number=3, problem="Twice.", reference=None, kind="code", more={"tests": [{"input": "3\n"}]})
+        assert tools._graded(undecided, ["print(6)"])["passed"] == [None]
+        assert tools._graded(choice, ["B", "A", None])["passed"] == [True, False, False]
+        assert curation._stated(code, "So:\n```python\nprint(1)\n```") == "print(1)\n"
+        assert curation._stated(code, "\\boxed{1}") is None
+    finally:
+        tools.close()

@@ -8,25 +8,29 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
-from rollbook.environments.sandbox import isolated_runner
+from rollbook.environments.sandbox import CodeRunner, isolated_runner
 from rollbook.evaluation.protocols import registered
 from rollbook.models.load import Policy, load_policy
 from rollbook.records import ChatModel, Request, Tokenizer, canonical, digest, encode
 from rollbook.records.curation import CuratedSet, CurationStage
 from rollbook.records.recipe import Pretrained
+from rollbook.records.sandbox import Language, SolutionRunner
 from rollbook.rewards import Failure, VerifierPool
 from rollbook.rewards.boxes import last_box
 from rollbook.rewards.judges import LocalChat, ServerChat
 from rollbook.rewards.numbers import compare
+from rollbook.rewards.verifiers.code import CodeVerifier, code_in
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
+from rollbook.tasks import TaskError
 from rollbook.tasks.curation import Candidate, Helpers, Pipeline, curate, load_pipeline
+from rollbook.tasks.curation.asking import asked, reference_of
 from rollbook.tasks.curation.consensus import CodeConsensus
-from rollbook.tasks.curation.pipeline import Chat, Grader, asked
+from rollbook.tasks.curation.pipeline import Chat, Grader
 
 VERIFY_SECONDS, VERIFY_WORKERS = 2.0, 2
 ROWS_TOGETHER = 32          # rows that a grader answers between two writes of what it has
@@ -57,6 +61,7 @@ class Tools:
     def __init__(self, pipeline: Pipeline, out: Path):
         self.pipeline, self.out = pipeline, out
         self.models: dict[tuple[str, int], Model] = {}
+        self.runners: dict[str, CodeRunner] = {}
 
     @cached_property
     def pool(self) -> VerifierPool:
@@ -123,19 +128,53 @@ class Tools:
             requests += [Request(key=f"{row.digest().hex()}/{sample}", prompt_ids=prompt, max_tokens=settings.max_tokens,
                                  temperature=settings.temperature, top_p=1.0, top_k=0, min_p=0.0, seed=self.pipeline.seed)
                          for sample in range(samples)]
-        said = [None if one.fault is not None else last_box(model.tokenizer.decode(one.token_ids)).answer
-                for one in model.engine.sample(requests)]
+        done = model.engine.sample(requests)
+        said = [None if one.fault is not None else _stated(rows[place // samples], model.tokenizer.decode(one.token_ids))
+                for place, one in enumerate(done)]
         return [said[place * samples:(place + 1) * samples] for place in range(len(rows))]
 
     def _graded(self, row: Candidate, answers: Sequence[str | None]) -> Mapping[str, list[object]]:
-        """Answers with their verdicts; no box is a wrong answer, an undecided comparison is none."""
-        boxed = [answer for answer in answers if answer is not None]
-        verdicts = iter(self.equal([(answer, row.reference or "") for answer in boxed]))
+        """Answers with their verdicts; no box and no code block is a wrong answer, an undecided comparison is none."""
+        stated = [answer for answer in answers if answer is not None]
+        verdicts = iter(self._ran(row, stated) if row.kind == "code" else
+                        self.equal([(answer, reference_of(row) or "") for answer in stated]))
         passed: list[object] = []
         for answer in answers:
             outcome = False if answer is None else next(verdicts)
             passed.append(outcome if isinstance(outcome, bool) else None)
         return {"answers": list(answers), "passed": passed}
+
+    def _ran(self, row: Candidate, sources: Sequence[str]) -> list[bool | str]:
+        """Whether each program passes all tests of a row; why that is unknown where it is."""
+        reference = reference_of(row)
+        if reference is None or not sources:
+            return ["no_reference"] * len(sources)
+        language = str(row.more.get("language") or "python")
+        verifier = CodeVerifier(self.runner(language))
+        found = verifier.judge([(f"```{language}\n{source}\n```", json.loads(reference)) for source in sources])
+        return [one.code if isinstance(one, Failure) else one.passed for one in found]
+
+    def runner(self, language: str) -> SolutionRunner:
+        """The sandbox for a language, made when it is first needed."""
+        if language not in get_args(Language):
+            raise TaskError("no sandbox here runs this language", got=language, fix=f"of {', '.join(get_args(Language))}")
+        if language not in self.runners:
+            self.runners[language] = isolated_runner((language,))       # type: ignore[arg-type]
+        return self.runners[language]
+
+    def close(self) -> None:
+        """Ends the processes that were started."""
+        if "pool" in self.__dict__:
+            self.pool.close()
+        for one in self.runners.values():
+            one.close()
+
+
+def _stated(row: Candidate, text: str) -> str | None:
+    """What a response states: its last box, or its first code block; None where there is none."""
+    if row.kind == "code":
+        return code_in(text, str(row.more.get("language") or "python"), "first")
+    return last_box(text).answer
 
 
 def run_curation(file: Path, out: Path | None, told: Any) -> tuple[CuratedSet, Path]:
@@ -151,7 +190,7 @@ def helpers(pipeline: Pipeline, start: Path, out: Path) -> Iterator[Helpers]:
     """What the pipeline's stages may ask for; ends its processes."""
     tools = Tools(pipeline, out)
     with ExitStack() as stack:
-        stack.callback(lambda: tools.pool.close() if "pool" in tools.__dict__ else None)
+        stack.callback(tools.close)
         made = Helpers(folder=start, registered=_registered(), equal=tools.equal, embed=tools.embed, solve=tools.solve)
         languages = dict.fromkeys(one for stage in pipeline.stages if isinstance(stage, CodeConsensus) for one in stage.languages)
         if languages:

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from rollbook.records import Budget, CodecError, Message, RawTask, SplitManifest, Task, canonical, content_id, decode, digest
+from rollbook.records import Budget, CodecError, RawTask, SplitManifest, Task, content_id, decode, digest
 from rollbook.records.curation import CuratedSet, CurationStage
 from rollbook.records.recipe import TaskSettings
+from rollbook.tasks.curation.asking import asked, reference_of, shown
 from rollbook.tasks.curation.pipeline import read_task_set
 from rollbook.tasks.curation.rows import Candidate, candidate_of
 from rollbook.tasks.decontamination import Likeness, Side, decontaminate
@@ -106,55 +106,17 @@ def curated(made: CuratedSet, data: bytes, settings: TaskSettings, *, likeness: 
 
 def contract(row: Candidate, made: CuratedSet, settings: TaskSettings) -> tuple[RawTask, Task] | str:
     """A row as its raw task and its contract, or why no answer to it could be judged."""
-    reference = _reference(row)
+    reference = reference_of(row)
     if reference is None:
         return {"code": "no complete tests", "choice": "no option is right"}.get(row.kind, "no reference")
-    text = asked(row)
+    text = shown(row)
     raw = RawTask(source=row.source or f"curated set {made.name}", licence=row.licence or "unstated",
                   acquired_at=str(row.more.get("acquired_at") or "unstated"), content=text, language=UNDETERMINED,
                   domain=row.kind, sensitive=(), lineage={**row.lineage, "set": made.tasks[:16], "row": str(row.number)})
-    user = Message(role="user", content=text, origin="raw")
-    told = (Message(role="system", content=settings.system_prompt, origin="recipe"),) if settings.system_prompt else ()
     unit = split_unit(raw) or f"unit:{row.more.get('unit') or digest(row.problem.encode())[:24]}"
-    return raw, Task(raw=content_id(raw), family=_family(row), prompt=(*told, user), reference=reference, canonical=unit,
-                     predicate=PREDICATES[row.kind], initial_state="prompt", tools=(),
+    return raw, Task(raw=content_id(raw), family=_family(row), prompt=asked(row, settings.system_prompt), reference=reference,
+                     canonical=unit, predicate=PREDICATES[row.kind], initial_state="prompt", tools=(),
                      budget=Budget(max_tokens=settings.max_tokens), termination=("end_of_turn", "length"))
-
-
-def asked(row: Candidate) -> str:
-    """What the policy is asked: the problem, and its lettered options where it has any.
-
-    Example: asked(Candidate(number=1, problem="2 + 2 is", reference="B", kind="choice", more={"options": ["3", "4"]})) ends with
-        "A. 3\\nB. 4"
-    """
-    if row.kind != "choice":
-        return row.problem
-    return row.problem + "\n\n" + "\n".join(f"{_letter(place)}. {option}" for place, option in enumerate(_options(row)))
-
-
-def _reference(row: Candidate) -> str | None:
-    """What the verifier is handed; None where nothing could be decided by it."""
-    if row.kind == "code":
-        tests = [test for test in row.more.get("tests") or () if isinstance(test, Mapping)]
-        if not tests or any(not {"input", "output"} <= set(test) for test in tests):
-            return None
-        document: dict[str, Any] = {"tests": [{"input": test["input"], "output": test["output"]} for test in tests],
-                                    "language": row.more.get("language") or "python"}
-        return canonical(document | ({"function": row.more["function"]} if row.more.get("function") else {})).decode()
-    given = (row.reference or "").strip()
-    if row.kind == "choice":
-        letter = given.strip("().").upper()
-        return letter if letter in [_letter(place) for place in range(len(_options(row)))] else None
-    return given if given or row.kind == "general" else None
-
-
-def _options(row: Candidate) -> Sequence[Any]:
-    options = row.more.get("options")
-    return options if isinstance(options, list) else ()
-
-
-def _letter(place: int) -> str:
-    return chr(ord("A") + place)
 
 
 def _family(row: Candidate) -> str:

@@ -12,8 +12,9 @@ import pytest
 from rollbook.records import CuratedSet
 from rollbook.records.recipe import TaskSettings
 from rollbook.tasks import Likeness, TaskError
-from rollbook.tasks.curated import asked, curated, read_curated, rows_in
+from rollbook.tasks.curated import curated, read_curated, rows_in
 from rollbook.tasks.curation import Candidate, Helpers, curate, load_pipeline
+from rollbook.tasks.curation.asking import shown
 
 LIKENESS = Likeness(ngram=13, jaccard=0.8, boilerplate=0.05)
 WANTED = TaskSettings(train=6, heldout=2, seed=1, system_prompt="Box the answer.", max_tokens=32, curated="tasks/sums")
@@ -88,8 +89,8 @@ def test_code_rows_carry_their_tests_and_language_and_choices_show_their_options
     reference = json.loads(sides.train[0].reference)
     assert set(reference) == {"tests", "language"} and reference["language"] == "cpp" and set(reference["tests"][0]) == {"input",
                                                                                                                          "output"}
-    shown = asked(Candidate(number=1, problem="2 + 2 is", reference="B", kind="choice", more={"options": ["3", "4"]}))
-    assert shown == "2 + 2 is\n\nA. 3\nB. 4"
+    choice = shown(Candidate(number=1, problem="2 + 2 is", reference="B", kind="choice", more={"options": ["3", "4"]}))
+    assert choice == "2 + 2 is\n\nA. 3\nB. 4"
 
 
 def test_another_set_a_changed_file_and_a_lost_record_are_refused(tmp_path):

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rollbook.records import CodecError, Message, canonical, content_id, decode, digest, encode
+from rollbook.records import CodecError, canonical, content_id, decode, digest, encode
 from rollbook.records.codec import nearest
 from rollbook.records.curation import CuratedSet, CurationStage
-from rollbook.tasks.curation import consensus, filters, grading, rewriting, rows, units
+from rollbook.tasks.curation import asking, consensus, filters, grading, rewriting, rows, units
 from rollbook.tasks.curation.filters import Filtered, Helpers
 from rollbook.tasks.curation.rows import Candidate, candidate_of, read_candidates, rows_hash
 from rollbook.tasks.errors import TaskError
@@ -35,7 +35,7 @@ Stage = (filters.Completeness | filters.Verifiability | filters.ExactDuplicates 
          | filters.Decontaminate | grading.Grade | grading.PassRate | grading.TwoPass | grading.MajorityDisagrees
          | grading.ScoreVariance | grading.TraceCaps | grading.UpsampleHard | units.SemanticClusters | units.Split
          | consensus.CodeConsensus | rewriting.ChoiceToStatement | rewriting.CodeLanguages | rewriting.MixGeneral)
-MODULES = (filters, grading, units, consensus, rewriting, rows)
+MODULES = (filters, grading, units, consensus, rewriting, rows, asking)
 Told = Callable[[CurationStage], None]
 
 
@@ -243,12 +243,6 @@ def read_task_set(folder: Path) -> tuple[CuratedSet, list[dict[str, Any]]]:
                         why="what is trained on would not be what was curated", fix="run `rollbook curate` again")
     with (folder / "tasks.jsonl").open("rb") as lines:
         return made, [json.loads(line) for line in lines]
-
-
-def asked(row: Candidate, system_prompt: str) -> tuple[Message, ...]:
-    """The messages in which a row is put to a grader."""
-    user = Message(role="user", content=row.problem, origin="raw")
-    return (Message(role="system", content=system_prompt, origin="recipe"), user) if system_prompt else (user,)
 
 
 def _write(file: Path, documents: Any) -> None:
