@@ -60,7 +60,9 @@ class Refusing(click.Group):
 
 
 def _leave(ctx: click.Context, error: RollbookError) -> None:
-    click.echo(str(error), err=True)
+    from rollbook.report.text import visible  # what a run or a server says must not act on the terminal
+
+    click.echo("\n".join(map(visible, str(error).split("\n"))), err=True)
     ctx.exit(error.exit_code)
 
 

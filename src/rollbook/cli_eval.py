@@ -44,6 +44,22 @@ def freeze_command(run_folder: Path, out: Path, stage: str | None, name: str | N
         click.echo(f"registered: {protocols.register(made)}")
 
 
+@protocol.command("vary")
+@click.argument("file", metavar="FILE", type=FILE)
+@click.argument("out", metavar="OUT", type=FILE)
+@click.option("--set", "changes", multiple=True, required=True, metavar="NAME=VALUE",
+              help="A sampling value, seed, trials, aggregation, max_tokens or system_prompt, e.g. max_tokens=32. Repeatable.")
+def vary_command(file: Path, out: Path, changes: tuple[str, ...]) -> None:
+    """Write the protocol of FILE with some values changed to OUT: one side of a grid."""
+    from rollbook.evaluation import protocols
+    from rollbook.orchestration.varying import vary
+
+    told = dict(change.partition("=")[::2] for change in changes)
+    name = out.name.removesuffix(protocols.SUFFIX).removesuffix(".json")
+    made = vary(protocols.load(file), told, name=name)
+    click.echo(f"{protocols.write(made, out)}: {_told(made.protocol)}, hash {made.id[:16]}")
+
+
 @protocol.command("register")
 @click.argument("file", metavar="FILE", type=FILE)
 def register_command(file: Path) -> None:
@@ -101,7 +117,7 @@ def evaluate(file: Path, policy: str, out: Path | None, dtype: str, **of_endpoin
     from rollbook.orchestration.evaluating import evaluate_into
 
     bundle = load(file)
-    chosen = _subject(policy, of_endpoint)
+    chosen = _subject(bundle, policy, of_endpoint)
     folder = out or Path("evals") / f"{bundle.protocol.name}-{_file_name(chosen.name)}"
     try:
         with live_progress() as progress:
@@ -113,10 +129,11 @@ def evaluate(file: Path, policy: str, out: Path | None, dtype: str, **of_endpoin
     click.echo(f"trajectories: {folder}")
 
 
-def _subject(policy: str, of_endpoint: Mapping[str, Any]) -> Any:
+def _subject(bundle: Any, policy: str, of_endpoint: Mapping[str, Any]) -> Any:
     """Whose answers: an endpoint's, or those of weights that can be loaded or computed again."""
     from rollbook.audit.replay import weights_of
     from rollbook.cli_progress import live_progress
+    from rollbook.orchestration.evaluating import check_first
     from rollbook.orchestration.subjects import endpoint_subject, subject
 
     if policy.startswith(("http://", "https://")):
@@ -124,7 +141,11 @@ def _subject(policy: str, of_endpoint: Mapping[str, Any]) -> Any:
     if of_endpoint["model"] or of_endpoint["key_variable"]:
         raise RollbookError("--model and --key-variable are of an endpoint", got=policy, fix="give --policy http://HOST:PORT/v1")
     with live_progress() as progress:
-        return subject(policy, rebuild=lambda path, version: weights_of(path, version, progress))
+        def rebuild(path: Path, version: Any) -> Any:
+            check_first(bundle, path)           # what takes minutes is not begun where its result would be refused
+            return weights_of(path, version, progress)
+
+        return subject(policy, rebuild=rebuild)
 
 
 def _file_name(text: str) -> str:

@@ -14,12 +14,14 @@ from rollbook.audit.passage import audit_run
 from rollbook.audit.replay import weights_of
 from rollbook.cli import main
 from rollbook.evaluation import protocols
+from rollbook.evaluation.heldout import tasks_hash
 from rollbook.evaluation.protocols import ProtocolRefused
 from rollbook.ledger import Ledger
 from rollbook.orchestration import evaluating
+from rollbook.orchestration.apart import training_side
 from rollbook.orchestration.run import run_recipe
 from rollbook.orchestration.subjects import subject
-from rollbook.records import Decontamination, EvaluationResult, LedgerError, PolicyVersion
+from rollbook.records import Decontamination, EvaluationResult, LedgerError, PolicyVersion, content_id
 from rollbook.training.policy import PolicyLearner
 from rollbook.view.app import Door, application
 from rollbook.view.held import held_runs
@@ -178,13 +180,13 @@ def test_an_endpoint_is_evaluated_resumed_audited_compared_and_shown_with_what_i
 
     def reply(body, number):
         if down and number > 8:
-            return 400, {}
+            return 400, b"no\x1b[2J\x1b]0;owned\x07"
         return answer("<think>\nno\n</think>\n\\boxed{7}", read=20, sampled=9)
 
     down.append(True)
     with serving(reply) as (url, calls):
         told = said("eval", str(file), "--policy", url, "--workers", "1", "--out", str(out), code=2)
-        assert "not one of 4 attempts was answered" in told and len(calls) == 12
+        assert "not one of 4 attempts was answered" in told and len(calls) == 12 and "\x1b" not in told
         down.clear()
         told = said("eval", str(file), "--policy", url, "--workers", "1", "--out", str(out))
     assert "the endpoint answered as m-2026, fingerprint fp1" in told and "144 tokens sampled, 320 read, 16 attempts" in told
@@ -214,6 +216,20 @@ def test_a_checkpoint_that_was_changed_after_the_run_is_not_evaluated(run, file,
     next(iter(chosen.policy.decoder.parameters())).data[0] += 1.0
     with pytest.raises(LedgerError, match="not the policy that the run published"):
         evaluating.evaluate_into(run.parent / "changed", protocols.load(file), chosen, Quiet(), dtype="auto")
+
+
+def test_a_policy_is_not_asked_what_its_run_trained_on(run, file, folders, tmp_path):
+    apart = Ledger.open(folders[1], write=False).manifest["apart"]
+    assert apart["found"] == 0 < apart["run_tasks"] and Ledger.open(folders[0], write=False).manifest.get("apart") is None
+    side = training_side(run)
+    made = protocols.load(file)
+    known = dataclasses.replace(made.protocol, tasks=tasks_hash(side.tasks[:4]), task_count=4)
+    raws = tuple(raw for raw in side.raws if content_id(raw) in {task.raw for task in side.tasks[:4]})
+    protocols.write(protocols.Bundle(protocol=known, tasks=side.tasks[:4], raws=raws), tmp_path / "known.json")
+    for policy in (f"{run}:cold_start", f"{run}:rl:1"):
+        told = said("eval", str(tmp_path / "known.json"), "--policy", policy, "--out", str(tmp_path / "out"), code=2)
+        assert "4 tasks that this run trained on stand in the protocol" in told and not (tmp_path / "out").exists()
+    said("eval", str(tmp_path / "known.json"), "--policy", f"{run}:start", "--out", str(tmp_path / "start"))
 
 
 def test_no_run_trains_on_the_tasks_of_a_registered_protocol(run, file, tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from rollbook.experience.admission import outcome
 from rollbook.ledger import Ledger, close_census, environment_manifest
 from rollbook.models.runtime import prepare
 from rollbook.orchestration.answering import Answerer, Asks, Embedded, Remote
+from rollbook.orchestration.apart import compared, in_words
 from rollbook.orchestration.environment_proof import prove_environment
 from rollbook.orchestration.judges import Judging, default_judging, measured_by
 from rollbook.orchestration.proof import prove
@@ -137,19 +138,35 @@ def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progres
     compute = prepare(RunSettings(seed=bundle.protocol.seed, device="cpu", threads=0, dtype=_dtype(dtype)))
     answerer: Answerer = (Remote(subject.policy, bundle) if isinstance(subject.policy, Endpoint)
                           else Embedded(subject.policy, bundle, compute, subject.weights))
-    ledger = _opened(out, _manifest(bundle, subject, answerer))
-    protocol = bundle.protocol
-    with (ledger, surroundings(protocol.world, protocol.max_tokens) as around,
-          _judging(protocol.reward, protocol.judges or {}, around) as used):
-        done = next(iter(ledger.records(EvaluationResult)), None)
-        if done is not None:
+    manifest, protocol = _manifest(bundle, subject, answerer), bundle.protocol
+    if (out / "manifest.json").is_file():
+        if (done := _done(out, manifest)) is not None:
             progress.note("the evaluation is complete; nothing to do")
             return done
+    elif subject.folder is not None:
+        manifest["apart"] = compared(bundle, subject.folder)
+    with (surroundings(protocol.world, protocol.max_tokens) as around,
+          _judging(protocol.reward, protocol.judges or {}, around) as used):
         _check_judge(protocol, used.judge.digest)
-        running = Running(bundle=bundle, subject=subject, ledger=ledger, used=used, around=around, answerer=answerer,
-                          asks=answerer.asks(protocol, around))
-        _begin(running)
-        return _finish(running, _all_parts(running, progress), progress)
+        with _opened(out, manifest) as ledger:
+            running = Running(bundle=bundle, subject=subject, ledger=ledger, used=used, around=around, answerer=answerer,
+                              asks=answerer.asks(protocol, around))
+            _begin(running)
+            return _finish(running, _all_parts(running, progress), progress)
+
+
+def check_first(bundle: Bundle, run: Path) -> None:
+    """What an evaluation of a policy of this run would be refused for, before its weights are computed again."""
+    protocol = bundle.protocol
+    compared(bundle, run)
+    with (surroundings(protocol.world, protocol.max_tokens) as around,
+          _judging(protocol.reward, protocol.judges or {}, around) as used):
+        _check_judge(protocol, used.judge.digest)
+
+
+def _done(out: Path, manifest: Mapping[str, Any]) -> EvaluationResult | None:
+    with _opened(out, manifest) as ledger:
+        return next(iter(ledger.records(EvaluationResult)), None)
 
 
 def _dtype(name: str) -> Any:
@@ -260,6 +277,6 @@ def _finish(running: Running, seconds: float, progress: Progress) -> EvaluationR
     result = replace(made, observed={"seconds": whole})
     ledger.append_many([result, *running.answerer.ended(ledger, protocol),
                         RunEnd(status="completed", detail="", observed={"wall_s": whole})])
-    for note in running.answerer.notes():
+    for note in (*running.answerer.notes(), in_words(ledger.manifest)):
         progress.note(note)
     return result

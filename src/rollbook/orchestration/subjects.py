@@ -33,7 +33,8 @@ class Subject:
     """A policy that can answer, and its origin: `run` is the genesis hash of the run that made it, None for another model or an
     endpoint.
 
-    `recipe` are that run's values by dotted path, `training` what it had spent when the policy was published.
+    `recipe` are that run's values by dotted path, `training` what it had spent when the policy was published, `folder` the run
+    whose training this policy had, None for one that it only started from and for others.
     """
 
     policy: Policy | Endpoint
@@ -44,6 +45,7 @@ class Subject:
     weights: str | None
     recipe: Mapping[str, Any] | None
     training: Training | None
+    folder: Path | None = None
 
 
 Rebuild = Callable[[Path, PolicyVersion], Policy]
@@ -112,7 +114,8 @@ def _of_run(path: Path, asked: tuple[str | None, str | None], rebuild: Rebuild) 
                               why="weights are kept where a stage ends", fix=f"one of {', '.join((START, *ends))}")
         version, policy = versions[end.ended], _load(ledger, end, kept, recipe)
     return Subject(policy=policy, name=f"{recipe.name}:{name}", run=ledger.genesis, stage=name, version=version.id,
-                   weights=version.weights, recipe=dict(leaves(encode(recipe.settings))), training=training(ledger, version))
+                   weights=version.weights, recipe=dict(leaves(encode(recipe.settings))), training=training(ledger, version),
+                   folder=None if name == START else path)
 
 
 def _published(ledger: Ledger, end: StageEnd | None, stage: str, step: str) -> str | None:

@@ -186,8 +186,13 @@ def read(document: Any) -> Said:
         code: FaultCode = "refused" if finish == "content_filter" else "malformed"
         raise Unanswered(code, f"the answer ended as {finish!r}")
     return Said(text=_readable(_joined(thought, text)), ended=ENDS[finish], read=numbers[0], sampled=numbers[1],
-                model=str(document.get("model") or UNSEEN)[:200], put_together=bool(thought),
-                fingerprint=str(document.get("system_fingerprint") or UNSEEN)[:200])
+                model=_name(document.get("model")), fingerprint=_name(document.get("system_fingerprint")),
+                put_together=bool(thought))
+
+
+def _name(value: Any) -> str:
+    """A name as it can be printed."""
+    return "".join(letter for letter in str(value or "") if letter.isprintable())[:200] or UNSEEN
 
 
 def _malformed(what: str, document: Any) -> Unanswered:

@@ -139,7 +139,7 @@ def overview(run: HeldRun) -> dict[str, Any]:
     return drawn(facts) | {
         "faults": (*facts.faults, *run.unread), "alerts": run.alerts, "flows": flows(facts),
         "stages": stages(run, facts.last(ResolvedRecipe)), "evaluations": run.evaluations(), "protocol": run.protocol,
-        "asked": run.trajectories, "host": facts.last(HostRun)}
+        "asked": run.trajectories, "host": facts.last(HostRun), "apart": facts.manifest.get("apart")}
 
 
 def stages(run: HeldRun, recipe: ResolvedRecipe | None) -> list[tuple[str, str, str]]:

@@ -12,6 +12,7 @@ from rollbook.evaluation import protocols
 from rollbook.evaluation.comparison import Answered, Side, Training, compared, systems
 from rollbook.evaluation.differences import ComparisonRefused, Difference, differences, the_one_difference
 from rollbook.evaluation.protocols import ProtocolRefused
+from rollbook.orchestration.varying import vary
 from rollbook.records import Aggregation, EvaluationResult, Interval, RecordError, Spend
 from rollbook.records.recipe import EnvironmentReward, EnvironmentSettings, SamplingSettings
 from rollbook.tasks import Likeness
@@ -119,6 +120,28 @@ def test_two_runs_that_differ_in_one_recipe_value_name_it_and_in_two_refuse_unle
         the_one_difference(before, both)
     assert the_one_difference(before, both, policy_as_one=True).name == "policy"
     assert the_one_difference(before, setting(weights="bb", recipe=one)).name == "policy"
+
+
+# one value changed
+
+VARIED = {"sampling.temperature": "1", "sampling.top_p": "0.9", "sampling.top_k": "20", "sampling.min_p": "0.05", "seed": "12",
+          "trials": "8", "aggregation": "pass@4", "max_tokens": "128", "system_prompt": "Answer."}
+
+
+@pytest.mark.parametrize("name", sorted(VARIED))
+def test_a_varied_protocol_differs_in_what_was_varied_and_in_nothing_else(name):
+    made = vary(bundle(), {name: VARIED[name]}, name="other")
+    assert [one.name for one in differences(setting(), setting(made))] == [name] and made.protocol.name == "other"
+    assert vary(made, {name: VARIED[name]}, name="other") == made and made.raws == bundle().raws
+
+
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("tools", "python", "cannot be varied"), ("world.max_turns", "2", "cannot be varied"), ("sampling.top_p", "2", "sampled"),
+    ("sampling.temperature", "nan", "no protocol|sampled"), ("trials", "two", "no protocol"), ("trials", "0", "no protocol"),
+    ("seed", "1.5", "no protocol"), ("max_tokens", "0", "no protocol")])
+def test_what_cannot_be_varied_is_refused(name, value, words):
+    with pytest.raises(ProtocolRefused, match=words):
+        vary(bundle(), {name: value}, name="other")
 
 
 # files
