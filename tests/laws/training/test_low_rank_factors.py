@@ -83,9 +83,9 @@ def test_a_step_is_the_step_that_peft_itself_takes() -> None:
         optimizer.zero()
         sum(layer(x[name]).square().mean() for name, layer in layers.items()).backward()
         sum((x[name] @ weights[f"{name}.weight"].T).square().mean() for name in layers).backward()
-        torch.nn.utils.clip_grad_norm_(adam.param_groups[0]["params"], SETTINGS.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(adam.param_groups[0]["params"], SETTINGS.max_grad_norm)
         adam.step()
-        optimizer.step("a step")
+        assert optimizer.step("a step").grad_norm == pytest.approx(float(norm), rel=1e-5)
     for name, layer in layers.items():
         merged = layer.base_layer.weight + layer.get_delta_weight("default")
         assert torch.allclose(weights[f"{name}.weight"], merged, atol=1e-6), name
