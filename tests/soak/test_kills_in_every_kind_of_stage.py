@@ -59,6 +59,7 @@ class Watching(Quiet):
             setattr(os, name, self.counted(getattr(os, name)))
 
     def stage(self, name, index, total, steps):
+        super().stage(name, index, total, steps)
         self.now = name
 
     def counted(self, inner):
