@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from rollbook.models.load import load_policy
-from rollbook.models.weights import load_into
+from rollbook.models.shape import load_shaped
 from rollbook.orchestration.surroundings import rollouts_of, surroundings
 from rollbook.records import AttemptId, Dispatch, ModelError, Task, Trace
 from rollbook.records.recipe import SamplingSettings, Settings
@@ -64,7 +64,7 @@ class Host:
 
     def load(self, weights: Mapping[str, torch.Tensor], version: int) -> str:
         """Takes weights in between two tokens; the hash of what it samples from now."""
-        load_into(self.policy.decoder, weights)
+        load_shaped(self.policy.decoder, weights)
         taken = self.engine.load(self.policy.decoder, version)
         if self._attempts is None:
             spec = self.spec
