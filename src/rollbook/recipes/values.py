@@ -69,6 +69,15 @@ class Reading:
         return self.lines.get(path)
 
 
+def _steps(key: str) -> list[str]:
+    """The keys that a dotted key stands for; a sentence, such as a criterion of a judge, is one key.
+
+    Example: _steps("stages.rl.steps") == ["stages", "rl", "steps"]; _steps("It is right.") == ["It is right."]
+    """
+    steps = key.split(".")
+    return steps if all(step and not any(character.isspace() for character in step) for step in steps) else [key]
+
+
 def tree(document: Any, path: str, reading: Reading) -> Any:
     """The tree (or the one entry) of a parsed document; dotted keys are nested, labels are checked."""
     if not isinstance(document, Mapping):
@@ -77,7 +86,7 @@ def tree(document: Any, path: str, reading: Reading) -> Any:
         return _labelled(document, path, reading)
     branches: Tree = {}
     for key, item in document.items():
-        _graft(branches, key.split("."), tree(item, join(path, key), reading), join(path, key), reading)
+        _graft(branches, _steps(key), tree(item, join(path, key), reading), join(path, key), reading)
     return branches
 
 
