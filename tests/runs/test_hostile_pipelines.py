@@ -57,6 +57,13 @@ def test_nothing_is_left_behind_by_a_pipeline_whose_objective_does_not_exist(tmp
     assert not list(tmp_path.iterdir())
 
 
+def test_styles_that_cannot_show_some_task_are_refused_before_anything_starts(tmp_path):
+    short, late = (dataclasses.replace(SFT, traces={"columns": 1.0}, policy=policy) for policy in ("start", "sft"))
+    with pytest.raises(RecipeError, match=r"stages\.late\.traces for[\s\S]*stages\.sft\.traces for"):
+        producer.run_recipe(pipeline(sft=short, late=late), tmp_path / "run", Quiet())
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_reward_model_that_reads_another_template_is_refused_before_it_scores(tmp_path):
     tokenizer = byte_tokenizer()
     version = ModuleVersion(stage="rm", module="reward_model", weights="0", began="PolicyVersion:1", window=(), optimizer="0",

@@ -29,7 +29,7 @@ from rollbook.orchestration.session import Progress, Session
 from rollbook.orchestration.sourcing import curated_tasks, kept_set, pinned, record_set
 from rollbook.orchestration.stages import run_stage, steps_of
 from rollbook.orchestration.state import StepState, drop_state, read_state, restore
-from rollbook.orchestration.supported import check_supported
+from rollbook.orchestration.supported import check_supported, check_written
 from rollbook.orchestration.surroundings import environment_tasks, surroundings
 from rollbook.records import (
     Diverged,
@@ -76,6 +76,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     for why, count in acquired.rejected.items() if acquired.curated is not None else ():
         progress.note(f"left out of the curated set: {count} {why}")
     _check_context(recipe.settings, policy, sides)
+    check_written(recipe.settings, sides.train)
     protect(_side(acquired, sides.train), registered(), likeness=LIKENESS)
     manifest = _manifest(recipe, policy)
     taken = None if reuse is None else reusable(recipe, manifest, reuse)

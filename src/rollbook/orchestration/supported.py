@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rollbook.experience.token_credit import per_token
 from rollbook.objectives import all_reads
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.engines import check_engine
 from rollbook.orchestration.judges import check_rewards
-from rollbook.records import RecipeError
-from rollbook.records.recipe import Embedded, Fsdp2, PolicyGradient, SamplingSettings, Settings
+from rollbook.records import RecipeError, Task
+from rollbook.records.graph import family_of
+from rollbook.records.recipe import Embedded, Fsdp2, PolicyGradient, SamplingSettings, Settings, Sft
+from rollbook.tasks import TaskError, applicable
 
 
 def check_supported(settings: Settings) -> None:
@@ -91,3 +95,28 @@ def _check_kept(name: str, stage: PolicyGradient, settings: Settings) -> None:
 def _restricted(sampling: SamplingSettings) -> bool:
     """Whether tokens are drawn from a part of the vocabulary, or not drawn at all."""
     return sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0 or sampling.temperature == 0.0
+
+
+def check_written(settings: Settings, train: Sequence[Task]) -> None:
+    """Refuses a mixture of styles that has nothing to show for a task it may have to demonstrate; all such stages at once."""
+    if settings.environment is not None:
+        return
+    lacking: dict[str, tuple[str, set[str]]] = {}
+    for name, stage in settings.stages.items():
+        if not isinstance(stage, Sft) or not stage.traces:
+            continue
+        family = family_of(stage.tasks)
+        for task in (task for task in train if family in (None, task.family)):
+            try:
+                fits = applicable(task)
+            except TaskError:
+                fits = ()
+            if not any(stage.traces.get(style, 0.0) > 0 for style in fits):
+                lacking.setdefault(name, (task.prompt[-1].content, set(fits)))
+                break
+    if lacking:
+        told = [f"stages.{name}.traces for {asked!r} (add one of {', '.join(sorted(fits)) or 'none'})"
+                for name, (asked, fits) in sorted(lacking.items())]
+        raise RecipeError("a mixture of styles has nothing to show for some tasks", got="; ".join(told),
+                          why="their demonstrations could not be written when the stage begins",
+                          fix="add a style that applies, with a small weight: direct, or silent after /no_think")
