@@ -7,11 +7,11 @@ import hashlib
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from rollbook.ledger.chain import Event, is_void, read_event, read_events, scan, void_ranges
+from rollbook.ledger.chain import Event, is_void, read_event, read_events, read_some, scan, void_ranges
 from rollbook.ledger.genesis import read_manifest, write_manifest
 from rollbook.ledger.kinds import HOUSEKEEPING, TABLES, RecordTable, Rollback, TraceTable, known_kind, loggable
 from rollbook.ledger.layout import FOLDERS, LOCK, MANIFEST, refusing, sync_folder, table_file, table_path
@@ -186,6 +186,10 @@ class Ledger:
         """The standing events in order, all or of one kind; the chain is verified along the way."""
         return read_events(self.root, self.genesis, None if kind is None else {loggable(kind)})
 
+    def times(self, kinds: Collection[str]) -> Iterator[tuple[float, Event | None]]:
+        """Of every standing event its time, and the event where it is of these kinds; the chain is verified along the way."""
+        return read_some(self.root, self.genesis, {loggable(kind) for kind in kinds})
+
     def void_events(self) -> Iterator[Event]:
         """The events that a rollback took back, in order: what was done and then made again. Their tables are gone."""
         ranges = void_ranges(self.root, self.genesis)
@@ -248,7 +252,11 @@ class Ledger:
 
     def table_path(self, event: Event) -> Path:
         """The Parquet file of a `TraceTable` or `RecordTable` event, its hash compared with the log."""
-        return self._verified(event.record(), event.position)
+        return self.table_file(event.record(), event.position)
+
+    def table_file(self, table: TraceTable | RecordTable, position: str) -> Path:
+        """The same of a record that was read; `position` says where in the log it stands."""
+        return self._verified(table, position)
 
     def _trace_rows(self, event: Event) -> Iterator[tuple[Trace, Verdict | None, Outcome]]:
         from rollbook.ledger.trace_rows import read_rows

@@ -86,9 +86,9 @@ def read_facts(run: Path) -> Facts:
     faults: list[str] = []
     times: list[float] = []
     try:
-        for event in ledger.events():
-            times.append(event.time)
-            if event.kind in READ:
+        for when, event in ledger.times(READ):
+            times.append(when)
+            if event is not None:
                 try:
                     logged.setdefault(event.kind, []).append(Logged(seq=event.seq, id=event.id, record=event.record()))
                 except RollbookError as error:

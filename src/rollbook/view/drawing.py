@@ -17,7 +17,7 @@ from rollbook.report.svg import DASHES, Frame, Series, axes, drawing, element, l
 from rollbook.report.text import number, percent
 
 LINES = 8           # runs drawn in one chart
-COLOURS = 4         # then the dashes change
+COLOURS = 4
 FLOW_ROWS = 40
 
 
@@ -108,7 +108,7 @@ def _bands(curves: Sequence[Curve], label: str, share: bool) -> Markup:
     frame = Frame(width=360, height=190, x_low=min(xs), x_high=max(max(xs), min(xs) + 1), y_low=low, y_high=high, share=share)
     body = [axes(frame, "step", [(value, f"{value:g}") for value in ticks(frame.x_low, frame.x_high, 5) if value == int(value)])]
     for at, (curve, band) in enumerate(held):
-        colour, dash = at % COLOURS, DASHES[at // COLOURS % len(DASHES)] or "none"
+        colour, dash = at % COLOURS, DASHES[at % len(DASHES)] or "none"       # as the legend has it
         around = [(x, top) for x, _, _, top in band] + [(x, bottom) for x, _, bottom, _ in reversed(band)]
         body.append(element("polygon", points=" ".join(f"{frame.x(x):g},{_inside(frame, y):g}" for x, y in around),
                             class_=f"band b{colour}"))

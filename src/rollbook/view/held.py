@@ -89,7 +89,7 @@ class HeldRun:
         with self._mutex:
             ledger = self.facts.ledger
             if not self._rows_read:
-                self._rows, self._rows_read = self._rows.after(ledger, _readable(ledger, "TraceTable")), True
+                self._rows, self._rows_read = self._rows.after(ledger, self.facts.entries(TraceTable)), True
             return self._rows
 
     @property

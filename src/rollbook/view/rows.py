@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from rollbook.ledger import Ledger
 from rollbook.records import RollbookError
+from rollbook.report.facts import Logged
 from rollbook.view.parts import LATER, SCHEMA, Part, bases, component_values, empty
 
 READERS = 2         # tables read at a time
@@ -71,20 +72,20 @@ class Rows:
         self._values: Mapping[str, np.ndarray] | None = None
         self._facets: dict[str, list[tuple[str, int]]] | None = None
 
-    def after(self, ledger: Ledger, events: Iterable[Any]) -> Rows:
+    def after(self, ledger: Ledger, tables: Iterable[Logged]) -> Rows:
         """With the tables that stand in the log now: those committed since are read, those taken back are gone."""
-        wanted = {event.seq: event for event in events}
+        wanted = {entry.seq: entry for entry in tables}
         kept = {part.seq: part for part in self.parts if part.seq in wanted}
         unread = {seq: why for seq, why in self.unread.items() if seq in wanted}
-        new = [event for seq, event in wanted.items() if seq not in kept and seq not in unread]
+        new = [entry for seq, entry in wanted.items() if seq not in kept and seq not in unread]
         if not new and len(kept) == len(self.parts) and len(unread) == len(self.unread):
             return self
         with ThreadPoolExecutor(READERS) as threads:
-            read = list(zip(new, threads.map(lambda event: _read(ledger, event), new), strict=True))
+            read = list(zip(new, threads.map(lambda entry: _read(ledger, entry), new), strict=True))
         parts = [one for _, one in read if isinstance(one, Part)]
         bases(parts)
         return Rows([*kept.values(), *parts],
-                    unread | {event.seq: one for event, one in read if isinstance(one, str)})
+                    unread | {entry.seq: one for entry, one in read if isinstance(one, str)})
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -206,9 +207,10 @@ class Rows:
         return part.whole(int(row["row"])) | row
 
 
-def _read(ledger: Ledger, event: Any) -> Part | str:
-    """The table of an event, or why it could not be read."""
+def _read(ledger: Ledger, entry: Logged) -> Part | str:
+    """The table that a record names, or why it could not be read."""
     try:
-        return Part(ledger.table_path(event), str(event.body["name"]), event.seq)
+        file = ledger.table_file(entry.record, f"event {entry.seq}")
+        return Part(file, entry.record.name, entry.seq)
     except (RollbookError, OSError, pa.ArrowException, KeyError) as error:
         return str(error).splitlines()[0]
