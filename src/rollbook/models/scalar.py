@@ -19,7 +19,7 @@ from rollbook.models.fallback import Fallback
 from rollbook.models.layout import Layout
 from rollbook.models.shape import load_shaped
 from rollbook.models.tokenizer import ChatTokenizer
-from rollbook.models.weights import load_into, put_in_place, read_tensors
+from rollbook.models.weights import load_into, put_in_place, read_tensors, saving
 from rollbook.records import ModelError
 
 HEAD = "head.safetensors"
@@ -83,12 +83,13 @@ def on_body(policy: Decoder, weights: Mapping[str, Tensor], *, layers: int, seed
 def save_scalar(folder: Path, model: ScalarModel, tokenizer: ChatTokenizer) -> None:
     """The body as a complete model folder and the head beside it, written beside and renamed into place."""
     part = folder.with_name(folder.name + ".part")
-    part.mkdir(parents=True, exist_ok=True)
-    model.body.write(part)
-    save_file({name: p.detach().contiguous() for name, p in model.named_parameters() if not name.startswith("body.")},
-              str(part / HEAD), metadata={"format": "pt"})
-    tokenizer.save(part)
-    put_in_place(part, folder)
+    with saving(folder):
+        part.mkdir(parents=True, exist_ok=True)
+        model.body.write(part)
+        save_file({name: p.detach().contiguous() for name, p in model.named_parameters() if not name.startswith("body.")},
+                  str(part / HEAD), metadata={"format": "pt"})
+        tokenizer.save(part)
+        put_in_place(part, folder)
 
 
 def read_scalar(folder: Path, policy: Decoder) -> ScalarModel:

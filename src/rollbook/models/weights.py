@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rollbook.models.architecture import without_fast_path
@@ -19,7 +20,7 @@ from rollbook.models.hashing import ordered_hash, weight_hash
 from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.records import ModelError
 
-__all__ = ["load_into", "published_hash", "read_tensors", "save_checkpoint", "stored_hash", "weight_hash"]
+__all__ = ["load_into", "published_hash", "read_tensors", "save_checkpoint", "saving", "stored_hash", "weight_hash"]
 
 
 def published_hash(decoder: Decoder, dtype: torch.dtype) -> str:
@@ -70,17 +71,40 @@ def load_into(decoder: Decoder, tensors: Mapping[str, Tensor]) -> None:
 
 
 def save_checkpoint(folder: Path, decoder: Decoder, tokenizer: ChatTokenizer) -> None:
-    """A complete model folder, written beside and renamed into place."""
+    """A complete model folder, written beside and renamed into place, durable when it returns."""
     part = folder.with_name(folder.name + ".part")
-    part.mkdir(parents=True, exist_ok=True)
-    decoder.write(part)
-    stops = sorted(tokenizer.stop_ids)
-    (part / "generation_config.json").write_text(json.dumps({"eos_token_id": stops, "do_sample": True}, indent=1))
-    tokenizer.save(part)
-    put_in_place(part, folder)
+    with saving(folder):
+        part.mkdir(parents=True, exist_ok=True)
+        decoder.write(part)
+        stops = sorted(tokenizer.stop_ids)
+        (part / "generation_config.json").write_text(json.dumps({"eos_token_id": stops, "do_sample": True}, indent=1))
+        tokenizer.save(part)
+        put_in_place(part, folder)
+
+
+@contextlib.contextmanager
+def saving(folder: Path) -> Iterator[None]:
+    """Turns whatever keeps files from being written into one ModelError."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{folder.name} could not be saved", got=str(error), why="the disk may be full or not writable; what was "
+                         "recorded before is kept", fix="free space, then resume the run") from error
 
 
 def put_in_place(part: Path, folder: Path) -> None:
-    """Renames a written folder to its name, in the place of one that a killed process left there before it was on record."""
+    """Makes a written folder durable and renames it to its name, in the place of one that a killed process left there before it
+    was on record: a record that names a checkpoint must not outlive it."""
+    for path in (*sorted(one for one in part.rglob("*") if one.is_file()), part):
+        _sync(path)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(part, folder)
+    _sync(folder.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rollbook.ledger.layout import sync_file, sync_folder
 from rollbook.models.shape import load_shaped
-from rollbook.models.weights import load_into, weight_hash
+from rollbook.models.weights import load_into, saving, weight_hash
 from rollbook.orchestration.session import Session
 from rollbook.records import CodecError, LedgerError, PolicyVersion, decode, digest, encode
 from rollbook.training.optimizer import Optimizer
@@ -53,7 +53,13 @@ def save_state(session: Session, trained: Mapping[str, Trained], *, stage: str, 
                version: PolicyVersion, files: Mapping[str, str] = MappingProxyType({})) -> None:
     """Writes the state beside the old one and swaps them; a kill leaves one of the two whole. `trained` holds `policy`, `files`
     what else the stage goes on from, by name."""
-    target = folder(session.root)
+    state = StepState(stage=stage, step=step, seq=session.ledger.last_seq, cursor=cursor,
+                      next_index=session.publisher.next_index, version=version, files={})
+    with saving(folder(session.root)):
+        _write(folder(session.root), trained, files, state)
+
+
+def _write(target: Path, trained: Mapping[str, Trained], files: Mapping[str, str], state: StepState) -> None:
     part = target.with_name(".state.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -68,9 +74,7 @@ def save_state(session: Session, trained: Mapping[str, Trained], *, stage: str, 
     for name, text in files.items():
         (part / name).write_text(text)
         hashes[name] = digest(text.encode())
-    state = StepState(stage=stage, step=step, seq=session.ledger.last_seq, cursor=cursor,
-                      next_index=session.publisher.next_index, version=version, files=hashes)
-    (part / "state.json").write_text(json.dumps(encode(state)))
+    (part / "state.json").write_text(json.dumps(encode(replace(state, files=hashes))))
     for path in part.iterdir():
         sync_file(path)
     sync_folder(part)
