@@ -88,8 +88,9 @@ def saving(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"{folder.name} could not be saved", got=str(error), why="the disk may be full or not writable; what was "
-                         "recorded before is kept", fix="free space, then resume the run") from error
+        raise ModelError(f"{folder.name} could not be saved", got=str(error),
+                         why="the disk may be full or not writable; what was recorded before is kept",
+                         fix="free space, then resume the run") from error
 
 
 def put_in_place(part: Path, folder: Path) -> None:
