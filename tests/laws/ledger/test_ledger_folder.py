@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from inspected_run import begin
 from ledger_samples import outcome, rows
 
 from rollbook.ledger import Ledger
+from rollbook.ledger.layout import segments
 from rollbook.records import LedgerError, Outcome, digest
 
 
@@ -185,3 +187,21 @@ def test_a_closed_ledger_reads_and_refuses_to_write(tmp_path: Path) -> None:
     for act in (lambda: ledger.append(outcome(1)), lambda: ledger.put(b"x"), lambda: ledger.write_table("t", [outcome(1)])):
         with pytest.raises(LedgerError, match="not open for writing"):
             act()
+
+
+def test_reading_some_kinds_gives_the_times_of_all_standing_events_and_those_kinds_alone(tmp_path):
+    writer = begin(tmp_path / "run")
+    writer.step(1)
+    kept = writer.ledger.last_seq
+    writer.step(2)
+    writer.ledger.rollback(after=kept, reason="resume")
+    writer.ledger.close()
+    held = Ledger.open(tmp_path / "run", write=False)
+    every = list(held.events())
+    found = list(held.times({"StepReport", "TraceTable"}))
+    assert [when for when, _ in found] == [event.time for event in every] and any(event.kind == "Rollback" for event in every)
+    assert [event for _, event in found if event] == [event for event in every if event.kind in ("StepReport", "TraceTable")]
+    log = segments(tmp_path / "run")[-1]
+    log.write_bytes(log.read_bytes().replace(b'"kind":"Census"', b'"kind":"Cemsus"', 1))
+    with pytest.raises(LedgerError, match="broken"):
+        list(held.times({"StepReport"}))
