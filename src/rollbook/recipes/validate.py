@@ -148,7 +148,7 @@ def _check_evaluate(stage: Evaluate, path: str, settings: Settings, problems: Pr
     other = settings.stages.get(stage.compare_to or "")
     if not isinstance(other, Evaluate):
         return
-    here, there = _protocol(stage), _protocol(other)
+    here, there = _protocol(stage, settings), _protocol(other, settings)
     differing = [name for name in here if here[name] != there[name]]
     if differing:
         refuse(problems, f"{path}.compare_to needs the protocol of stages.{stage.compare_to}",
@@ -156,9 +156,11 @@ def _check_evaluate(stage: Evaluate, path: str, settings: Settings, problems: Pr
                 "the difference would measure the protocol, not the policy", f"make {', '.join(differing)} equal")
 
 
-def _protocol(stage: Evaluate) -> dict[str, Any]:
+def _protocol(stage: Evaluate, settings: Settings) -> dict[str, Any]:
+    own = settings.rewards.get(stage.reward, settings.reward) if stage.reward is not None else settings.reward
     sampling = {f"sampling.{name}": getattr(stage.sampling, name) for name in SamplingSettings.__dataclass_fields__}
-    return {**sampling, "trials": stage.trials, "seed": stage.seed}
+    return {**sampling, "trials": stage.trials, "seed": stage.seed,
+            "reward": "the run's" if own == settings.reward else stage.reward}
 
 
 def _check_sft(stage: Sft, path: str, settings: Settings, problems: Problems) -> None:

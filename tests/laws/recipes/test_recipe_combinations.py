@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from small_recipe import names
 
 from rollbook.recipes import load, resolve
-from rollbook.recipes.problems import RecipeProblems
+from rollbook.recipes.problems import Problems, RecipeProblems
+from rollbook.recipes.validate import check
 from rollbook.records import RecipeError, ResolvedRecipe, graph
-from rollbook.records.recipe import Evaluate, SamplingSettings
+from rollbook.records.recipe import Evaluate, RewardSettings, SamplingSettings
 
 LAB = {  # the numbers that the cases below depend on, whatever the built-in recipe is tuned to
     "tasks.train": 1500, "tasks.heldout": 512, "tasks.max_tokens": 64, "tasks.families.add_sub.parameters.max_terms": 2,
@@ -115,3 +118,17 @@ def test_a_stage_that_compares_itself_to_itself_is_a_cycle() -> None:
     stages = {"a": evaluation("start", "b"), "b": evaluation("start", "a"), "c": evaluation("start", "a")}
     assert graph.order(stages) == ()
     assert graph.cycle(stages) == ("a", "b", "a")
+
+
+def test_evaluations_that_are_compared_are_judged_by_one_reward():
+    settings = resolved_with("lab", []).settings
+    other = dataclasses.replace(settings.reward, correct_reward=0.8)
+
+    def found(**rewards: RewardSettings) -> list[str]:
+        stage = dataclasses.replace(settings.stages["final_eval"], reward="other")
+        problems = Problems()
+        check(dataclasses.replace(settings, rewards=rewards, stages={**settings.stages, "final_eval": stage}), problems)
+        return [str(problem) for problem in problems.found]
+
+    assert any("compare_to needs the protocol" in one and "reward other and the run's" in one for one in found(other=other))
+    assert not any("compare_to" in one for one in found(other=settings.reward))
