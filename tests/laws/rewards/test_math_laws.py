@@ -197,3 +197,7 @@ def test_a_logarithm_without_a_base_is_read_both_ways():
 def test_a_comparison_that_is_too_close_to_call_is_undecided_and_not_wrong():
     with pytest.raises(Undecided):
         equivalent(r"\sin(10^{10^{10}})", "0")
+
+
+def test_an_order_of_numbers_that_are_not_real_is_no_crash():
+    assert equivalent(r"\overline{3} i 100 > \hat{i} \%", r"\overline{3} i 200 > \hat{i} \%") is False

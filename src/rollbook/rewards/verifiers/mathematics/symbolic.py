@@ -107,7 +107,11 @@ def solution_set(left: Node, operator: str, right: Node, variable: str) -> Any:
     """The real solutions of an inequality in one variable, as a SymPy set."""
     symbol = sympy.Symbol(variable, real=True)
     sides = expression(left, {variable: symbol}), expression(right, {variable: symbol})
-    relation = {"<": sympy.Lt, ">": sympy.Gt, "le": sympy.Le, "ge": sympy.Ge, "ne": sympy.Ne, "=": sympy.Eq}[operator](*sides)
+    relations = {"<": sympy.Lt, ">": sympy.Gt, "le": sympy.Le, "ge": sympy.Ge, "ne": sympy.Ne, "=": sympy.Eq}
+    try:
+        relation = relations[operator](*sides)
+    except TypeError:
+        raise Unsupported("an order of numbers that are not real") from None
     if relation in (sympy.true, sympy.false):
         return sympy.S.Reals if relation == sympy.true else sympy.S.EmptySet
     return sympy.solveset(relation, symbol, domain=sympy.S.Reals)
