@@ -49,14 +49,15 @@ def freeze_command(run_folder: Path, out: Path, stage: str | None, name: str | N
 @click.argument("out", metavar="OUT", type=FILE)
 @click.option("--set", "changes", multiple=True, required=True, metavar="NAME=VALUE",
               help="A sampling value, seed, trials, aggregation, max_tokens or system_prompt, e.g. max_tokens=32. Repeatable.")
-def vary_command(file: Path, out: Path, changes: tuple[str, ...]) -> None:
+@click.option("--name", help="Name of the protocol. Default: the file's.")
+def vary_command(file: Path, out: Path, changes: tuple[str, ...], name: str | None) -> None:
     """Write the protocol of FILE with some values changed to OUT: one side of a grid."""
     from rollbook.evaluation import protocols
     from rollbook.orchestration.varying import vary
 
     told = dict(change.partition("=")[::2] for change in changes)
-    name = out.name.removesuffix(protocols.SUFFIX).removesuffix(".json")
-    made = vary(protocols.load(file), told, name=name)
+    said = name or out.name.removesuffix(protocols.SUFFIX).removesuffix(".json")
+    made = vary(protocols.load(file), told, name=said)
     click.echo(f"{protocols.write(made, out)}: {_told(made.protocol)}, hash {made.id[:16]}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -86,8 +87,16 @@ def parse_aggregation(text: str) -> Aggregation:
     raise RecordError("no aggregation has this form", got=repr(text), fix="write mean, pass@4, majority@8 or best@8:COMPONENT")
 
 
+def check_name(name: str) -> None:
+    """Refuses a name that attempts and tables of an evaluation could not be named after."""
+    if not re.fullmatch(r"[A-Za-z0-9_.=-]+", name) or set(name) == {"."}:
+        raise ProtocolRefused("the name of a protocol must be letters, digits, _ . = and -", got=repr(name)[:80],
+                              why="the files of its evaluations are named after it", fix="--name NAME, or another file name")
+
+
 def write(bundle: Bundle, path: Path) -> Path:
     """Writes the file, whole or not at all; refuses to overwrite a protocol with another one."""
+    check_name(bundle.protocol.name)
     if path.exists():
         if load(path).id == bundle.id:
             return path

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.evaluation.heldout import tasks_hash
-from rollbook.evaluation.protocols import Bundle, ProtocolRefused, reward_name, system_prompt
+from rollbook.evaluation.protocols import Bundle, ProtocolRefused, check_name, reward_name, system_prompt
 from rollbook.evaluation.results import Origin, Tally
 from rollbook.experience.admission import outcome
 from rollbook.ledger import Ledger, close_census, environment_manifest
@@ -135,6 +135,7 @@ class Running:
 
 def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progress, *, dtype: str) -> EvaluationResult:
     """Evaluates into a new folder, or goes on with the one that is there; the result is the same either way."""
+    check_name(bundle.protocol.name)
     compute = prepare(RunSettings(seed=bundle.protocol.seed, device="cpu", threads=0, dtype=_dtype(dtype)))
     answerer: Answerer = (Remote(subject.policy, bundle) if isinstance(subject.policy, Endpoint)
                           else Embedded(subject.policy, bundle, compute, subject.weights))

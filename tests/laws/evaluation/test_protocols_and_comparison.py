@@ -163,6 +163,13 @@ def test_a_protocol_file_reads_back_and_refuses_every_edit(tmp_path):
             protocols.load(path)
 
 
+@pytest.mark.parametrize("name", ["pass@2", "a b", "ö", "..", "a/b", "", "x\n"])
+def test_a_protocol_that_evaluations_could_not_be_named_after_is_not_written(tmp_path, name):
+    with pytest.raises(ProtocolRefused, match="name of a protocol"):
+        protocols.write(bundle(name=name), tmp_path / "p.json")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_frozen_protocol_is_never_overwritten(tmp_path):
     protocols.write(bundle(), tmp_path / "p.json")
     with pytest.raises(ProtocolRefused, match="never overwritten"):
