@@ -8,13 +8,16 @@ import shutil
 import pytest
 from small_runs import Quiet
 
+from rollbook.audit.export import export_run
 from rollbook.audit.passage import audit_run
 from rollbook.ledger import Ledger
-from rollbook.orchestration.run import resume_run, run_recipe
+from rollbook.ledger.bundle import CURATED, opened
+from rollbook.orchestration.run import _tasks, resume_run, run_recipe
 from rollbook.orchestration.sourcing import kept_set
 from rollbook.recipes import load, resolve
-from rollbook.records import CuratedSet, RecipeError, ResolvedRecipe, Task
+from rollbook.records import CuratedSet, RecipeError, ResolvedRecipe, Task, content_id
 from rollbook.tasks import TaskError
+from rollbook.tasks.curated import read_curated
 from rollbook.tasks.curation import Helpers, curate, load_pipeline
 
 FILE = "schema: rollbook.curation/1\nname: sums\ninput: [raw.jsonl]\nstages:\n  - {kind: ExactDuplicates}\n" \
@@ -60,6 +63,17 @@ def test_the_set_goes_into_the_run_which_goes_on_without_its_folder_and_audits_c
     report = audit_run(out)
     assert not [row for row in report.rows if row.result == "fail"], report
     assert any("48 raw tasks drawn again" in row.evidence for row in report.rows)
+    _exported_set_is_the_one_that_was_trained_on(out, tmp_path / "bundle", stored)
+
+
+def _exported_set_is_the_one_that_was_trained_on(run, bundle, stored):
+    """A bundle holds the set as a folder that a run, and a reproduction, can read."""
+    export_run(run, bundle)
+    with opened(bundle) as given:
+        again = read_curated(given.root / CURATED, given.recipe.settings.tasks.curated_hash)
+        assert (again.made, again.data) == (stored.made, stored.data)
+        assert [content_id(one) for one in again.stages] == [content_id(one) for one in stored.stages]
+        assert _tasks(given.recipe.settings, again)[1] == _tasks(given.recipe.settings, stored)[1]
 
 
 def test_another_set_than_the_named_one_is_refused_before_anything_is_made(folder, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from rollbook.ledger.bundle import EXPECTED, LOG, RECIPE, label, story
 from rollbook.ledger.kinds import HOUSEKEEPING
 from rollbook.records import (
     Census,
+    CuratedSet,
+    CurationStage,
     EvalReport,
     LedgerError,
     PolicyVersion,
@@ -94,6 +96,19 @@ class Source:
                 target = self.writer.made(path)
                 target.write_bytes(self.ledger.get(name))
                 self.writer.written(path)
+
+
+    def curated(self, folder: str) -> int:
+        """The run's curated set as the folder that `rollbook curate` makes; its rows."""
+        made = next(iter(self.ledger.records(CuratedSet)), None)
+        if made is None:
+            return 0
+        for stage in self.ledger.records(CurationStage):
+            self.writer.json(f"{folder}/stages/{stage.number:02d}-{stage.kind}/record.json", encode(replace(stage, observed={})))
+        self.writer.json(f"{folder}/taskset.json", encode(made))
+        self.writer.made(f"{folder}/tasks.jsonl").write_bytes(self.ledger.get(made.tasks))
+        self.writer.written(f"{folder}/tasks.jsonl")
+        return made.rows
 
 
 def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str], *, told: Told = lambda _: None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from rollbook.audit.export import Part, Source, observations
 from rollbook.ledger import columns
+from rollbook.ledger.bundle import CURATED
 from rollbook.records import Batch, EnvironmentImage, SftReport, StageEnd, Task, Update, encode
 from rollbook.records.codec import OBSERVED
 from rollbook.records.recipe import Evaluate, PassRate, PolicyGradient, Pretrained, Sft, Stage
@@ -57,6 +58,9 @@ def _tasks(source: Source) -> Part:
              source.table(part.place(f"{side}.jsonl"), lambda name, side=side: name == f"tasks/{side}"), none)  # type: ignore[misc]
     _put(part, "split and decontamination", "split.jsonl",
          source.records(part.place("split.jsonl"), "SplitManifest", "Decontamination"), none)
+    if source.recipe.settings.tasks.curated is not None:
+        _put(part, "the curated set that the tasks are drawn from, with the records of its stages", "curated",
+             source.curated(CURATED), none)
     if _stages(source, PassRate):
         _put(part, "tasks kept by pass rate, and rejections by reason", "selection.jsonl",
              source.records(part.place("selection.jsonl"), "Selection"), "the stage had not ended")

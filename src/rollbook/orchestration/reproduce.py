@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from rollbook.ledger import Ledger, environment_manifest, merge
-from rollbook.ledger.bundle import Bundle, label, opened, story
+from rollbook.ledger.bundle import CURATED, Bundle, label, opened, story
 from rollbook.ledger.sameness import Unlike, unlike
 from rollbook.models.runtime import prepare
 from rollbook.orchestration.run import run_recipe
 from rollbook.orchestration.session import Progress
 from rollbook.records import Census, EvalReport, PolicyVersion, SftReport, encode
+from rollbook.tasks.curated import read_curated
 
 SFT_LOSS = 0.2      # nats, plus the same share of the loss: what another arithmetic leads to within a stage, see audit.ruler
 TOLERANCE = f"supervised losses within {SFT_LOSS:g} nats plus {SFT_LOSS:.0%}, evaluations within overlapping intervals"
@@ -65,7 +66,9 @@ def reproduce(bundle: Path, out: Path, progress: Progress) -> Reproduction:
         for one in differ:
             if one.moves_run or one.what == "code.source":
                 progress.note(f"not as it was: {one}")
-        run_recipe(given.recipe, out, progress)
+        curated = given.root / CURATED
+        kept = read_curated(curated, given.recipe.settings.tasks.curated_hash) if curated.is_dir() else None
+        run_recipe(given.recipe, out, progress, kept=kept)
         return compared(given, out, differ)
 
 

@@ -58,13 +58,13 @@ ACQUIRED_AT = "2026-11-29"      # the day the generators' version was pinned; pa
 
 
 def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: str | None = None,
-               reuse: Reuse | None = None) -> int:
+               reuse: Reuse | None = None, kept: Stored | None = None) -> int:
     """Runs all stages (or those up to `until`) into a new folder; returns the exit code.
 
-    Stages that an earlier run made of the same inputs are taken over from it where `reuse` names one. Everything that can be
-    refused is refused before the folder is made.
+    `kept` is the curated set of a recipe whose folder need not be here. Stages that an earlier run made of the same inputs are
+    taken over from it where `reuse` names one. Everything that can be refused is refused before the folder is made.
     """
-    recipe = pinned(_without_home(recipe))
+    recipe = _without_home(recipe) if kept is not None else pinned(_without_home(recipe))
     if until is not None and until not in recipe.settings.stages:
         raise RecipeError("the recipe has no stage to stop after by this name", got=until,
                           fix=f"one of {', '.join(recipe.settings.stages)}")
@@ -72,7 +72,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     dtype = prepare(recipe.settings.run)
     progress.note("loading the model")
     policy = _loaded(recipe.settings, progress)
-    acquired, sides = _tasks(recipe.settings)
+    acquired, sides = _tasks(recipe.settings, kept)
     for why, count in acquired.rejected.items() if acquired.curated is not None else ():
         progress.note(f"left out of the curated set: {count} {why}")
     _check_context(recipe.settings, policy, sides)
