@@ -88,7 +88,7 @@ class RewardDetector(Detector):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stamps: dict[str, VerifierStamp] = {}
+        self.stamps: dict[tuple[str, str], VerifierStamp] = {}      # part and composition -> who judges it
         self.spreads: defaultdict[str, Spread] = defaultdict(Spread)
         self.reasons: Counter[str] = Counter()
         self.scored = self.missing = self.left_open = self.steps = 0
@@ -128,7 +128,7 @@ class RewardDetector(Detector):
         else:
             tally.unscored += 1
             self.codes[verdict.code] += 1
-            self._stamped(row.id, "verifier that gave up", verdict.verifier)
+            self._stamped(row.id, ("verifier that gave up", ""), verdict.verifier)
             if row.outcome.code == "accepted":
                 self.fail(row.id, f"it was accepted although it has no verdict ({verdict.code})", UNSCORED)
         if self.sample.takes(row.id):
@@ -165,8 +165,8 @@ class RewardDetector(Detector):
         if self.missing:
             self.note(f"{self.missing} trajectories without a verdict")
         if self.stamps:
-            self.note("verifiers: " + ", ".join(f"{part} {one.name}/{one.version} {one.digest[:12]}"
-                                                for part, one in sorted(self.stamps.items())))
+            told = {f"{part} {one.name}/{one.version} {one.digest[:12]}" for (part, _), one in self.stamps.items()}
+            self.note("verifiers: " + ", ".join(sorted(told)))
         if isinstance(self.judge, str):
             self.note(f"nothing was judged again: {self.judge}")
         elif self.judge is not None:
@@ -186,7 +186,7 @@ class RewardDetector(Detector):
         spreads = self.table.spreads
         spreads["total"].add(vector.total)
         for part in vector.components:
-            self._stamped(row.id, part.name, part.verifier)
+            self._stamped(row.id, (part.name, vector.composition_digest), part.verifier)
             spreads[part.name].add(part.value)
         for missing in vector.absent:
             self.reasons[missing.reason] += 1
@@ -206,9 +206,9 @@ class RewardDetector(Detector):
         for name, one in self.table.spreads.items():
             self.spreads[name].merge(one)
 
-    def _stamped(self, identity: str, part: str, stamp: VerifierStamp) -> None:
-        """A part is judged by one named verifier from the first verdict to the last."""
-        first = self.stamps.get(part)
+    def _stamped(self, identity: str, key: tuple[str, str], stamp: VerifierStamp) -> None:
+        """A part of a composition is judged by one named verifier from the first verdict to the last."""
+        first, part = self.stamps.get(key), key[0]
         if first is stamp:
             return
         if first is not None and stamp != first:
@@ -216,7 +216,7 @@ class RewardDetector(Detector):
                       f"{first.version} {first.digest[:12]}", "judge a whole run with one verifier")
         elif first is not None:
             return
-        self.stamps.setdefault(part, stamp)
+        self.stamps.setdefault(key, stamp)
         if not (stamp.name and stamp.version and stamp.digest):
             self.fail(identity, f"{part} was judged by a verifier without name, version or digest", "stamp every verifier")
 
