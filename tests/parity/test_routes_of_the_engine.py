@@ -9,6 +9,7 @@ from policies import request as asked
 
 from rollbook.models.layout import pack
 from rollbook.records import Experience, Kept, ModelError, RecordError, RewardVector, Scored, Segment, Trace
+from rollbook.rollouts.engines import stream as streaming
 from rollbook.training.trees import experience_trees, sampled_routes
 
 
@@ -67,6 +68,33 @@ def test_a_trajectory_without_the_experts_of_all_its_positions_is_refused():
     for broken in (short, replace(member, trace=replace(member.trace, kept=None))):
         with pytest.raises(RecordError, match="which experts its positions took"):
             routes_of(policy, [broken])
+
+
+def test_what_was_cancelled_or_failed_half_way_keeps_the_experts_of_what_it_holds_and_no_more(monkeypatch):
+    policy = tiny_policy("qwen3_moe")
+    per_position = policy.decoder.architecture.layers * policy.decoder.architecture.experts_per_token
+    requests = [replace(asked(key, prompt, max_tokens=9), keep_routes=True)
+                for key, prompt in zip("ab", prompts(policy), strict=False)]
+    whole = {one.key: one.routes for one in engine_of(policy).sample(requests)}
+    longest = max(len(one.prompt_ids) for one in requests)
+    stream = engine_of(policy).stream(rows=2, longest_prompt=longest, longest_answer=9, on_update="keep")
+    stream.submit(requests)
+    assert stream.advance() == [] and stream.advance() == []
+    cancelled = stream.cancel(frozenset({"a", "b"}))
+    drawn, calls = streaming.draw, []
+
+    def damaged(logits, uniform, request):
+        calls.append(0)
+        found = drawn(logits, uniform, request)
+        return replace(found, sound_B=torch.zeros_like(found.sound_B)) if len(calls) == 4 else found
+
+    monkeypatch.setattr(streaming, "draw", damaged)
+    failed = engine_of(policy).sample(requests)
+    assert {one.stop_reason for one in cancelled} == {"cancelled"} and {one.stop_reason for one in failed} == {"failed"}
+    for request in requests:
+        for one in (each for each in (*cancelled, *failed) if each.key == request.key):
+            held = (len(request.prompt_ids) + len(one.token_ids) - 1) * per_position
+            assert 2 <= len(one.token_ids) <= 3 and list(one.routes) == list(whole[request.key][:held])
 
 
 def test_a_dense_engine_has_no_experts_to_keep():

@@ -6,6 +6,7 @@ import pytest
 from small_runs import Quiet, small_recipe
 
 import rollbook.training.policy as learning
+from rollbook.audit import deep_support
 from rollbook.audit.passage import audit_run
 from rollbook.audit.replay import replay_run
 from rollbook.ledger import Ledger
@@ -35,6 +36,12 @@ def kept(tmp_path_factory):
 
 def test_its_audit_is_clean_also_where_models_are_run_again_and_its_updates_come_out_bit_for_bit(kept):
     assert failed(kept, sample=8) == {} and replay_run(kept).mismatches == ()
+
+
+def test_tokens_drawn_from_other_ids_than_the_envelope_leaves_are_found_where_models_are_run_again(kept, monkeypatch):
+    real = deep_support.misplaced
+    monkeypatch.setattr(deep_support, "misplaced", lambda logp, ids, envelope: real(logp, ids, replace(envelope, top_p=0.6)))
+    assert "drew from other ids than its envelope leaves" in failed(kept, sample=8)[7]
 
 
 def test_engine_and_learner_agree_on_tokens_drawn_from_a_part_of_the_vocabulary(kept):

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from rollbook.audit import stored
+from rollbook.audit import deep_support, stored
 from rollbook.audit.deep import DeepFinding, Work, failed, not_executed, passed
 from rollbook.audit.replay_steps import PolicyStep, new_learner, policy_step, sft_step
 from rollbook.audit.ruler import Mismatch, Ruler
 from rollbook.audit.sampled import SampledRow
 from rollbook.ledger import Ledger
-from rollbook.models.layout import Tree, pack
-from rollbook.models.logprobs import action_logprobs, support_logprobs
+from rollbook.models.layout import Layout, Tree, pack
+from rollbook.models.logprobs import action_logprobs, full_logprobs, support_logprobs
 from rollbook.models.working_copy import Cache, WorkingCopy, working_copy
 from rollbook.records import Batch, Credit, Demonstration, PolicyVersion, Probe, SamplingEnvelope, SftReport, Update, content_id
 from rollbook.records.graph import START
@@ -32,6 +32,7 @@ ALL = {"float32": 2e-4, "bfloat16": 0.05}       # the same over the sample
 def logprobs_again(work: Work) -> list[DeepFinding]:
     """Stage 7: the engine's log-probs of sampled trajectories against the stored weights of their version."""
     seen: list[tuple[float, SampledRow, int]] = []
+    cut: list[tuple[float, SampledRow]] = []
     restricted = 0
     for index, rows in sorted(work.sample.by_version.items()):
         usable = [row for row in rows if _full(_envelope(work, row)) or (row.trace.kept is not None and row.trace.kept.counts)]
@@ -40,6 +41,7 @@ def logprobs_again(work: Work) -> list[DeepFinding]:
             continue
         work.load(work.versions[index])
         seen += [(_off(work, row), row, index) for row in usable]
+        cut += [(float(mass_T.mean()), row) for row in usable if (mass_T := _misplaced(work, row)) is not None]
     notes = [f"{work.sample.elsewhere} of {work.sample.total} trajectories are of versions whose weights are not stored"]
     if restricted:
         notes.append(f"{restricted} were sampled from part of the vocabulary and are not recomputed")
@@ -52,7 +54,21 @@ def logprobs_again(work: Work) -> list[DeepFinding]:
     if not (off <= ONE[name] and mean <= ALL[name]):
         return [failed(7, row.id, f"its recorded log-probs are {off:.3g} nats per token off from those that the stored weights "
                        f"of version {index} give; {len(seen)} trajectories are {said}", OTHER_WEIGHTS)]
-    return [passed(7, f"log-probs of {len(seen)} trajectories computed again: {said}; {'; '.join(notes)}")]
+    return _drawn_otherwise(cut, name) or [
+        passed(7, f"log-probs of {len(seen)} trajectories computed again: {said}; {'; '.join(notes)}")]
+
+
+def _drawn_otherwise(cut: Sequence[tuple[float, SampledRow]], dtype: str) -> list[DeepFinding]:
+    """A finding where tokens were drawn from other ids than their envelope leaves; none where they were not."""
+    if not cut:
+        return []
+    worst, row = max(cut, key=lambda one: one[0])
+    mean = sum(one[0] for one in cut) / len(cut)
+    if worst <= deep_support.ONE[dtype] and mean <= deep_support.ALL[dtype]:
+        return []
+    return [failed(7, row.id, f"it drew from other ids than its envelope leaves: {worst:.2g} of a token's probability "
+                   f"is on the wrong side (limit {deep_support.ONE[dtype]:g}), {mean:.2g} in the mean of {len(cut)} trajectories "
+                   f"(limit {deep_support.ALL[dtype]:g})", deep_support.OTHER_SUPPORT)]
 
 
 def _envelope(work: Work, row: SampledRow) -> SamplingEnvelope | None:
@@ -65,24 +81,41 @@ def _full(envelope: SamplingEnvelope | None) -> bool:
 
 def _off(work: Work, row: SampledRow) -> float:
     """Mean absolute difference of the trajectory's log-probs; 0 where it has no action."""
-    envelope = _envelope(work, row)
-    temperature = 1.0 if envelope is None else envelope.temperature or 1.0
-    rest = row.trace.segments[1:]
-    tree = Tree(prompt=row.trace.prompt_ids, continuations=(tuple(t for s in rest for t in s.token_ids),),
-                actions=(tuple(s.owner == "policy" for s in rest for _ in s.token_ids),))
     recorded = torch.tensor([x for s in row.trace.policy_segments for x in s.logps or ()])
     if not recorded.numel():
         return 0.0
     with torch.no_grad():
-        layout = pack((tree,), window=work.decoder.architecture.window)
-        support, a = sampled_supports([row.trace]), work.decoder.architecture
-        if row.trace.kept is not None and row.trace.kept.routes:
-            routes_LYK = sampled_routes([row.trace], (tree,), layers=a.layers, per_token=a.experts_per_token)
-            layout = replace(layout, routes_LYK=routes_LYK)
-        how: dict[str, Any] = {"temperature": temperature, "dtype": work.dtype}
+        support = sampled_supports([row.trace])
+        how: dict[str, Any] = {"temperature": _temperature(work, row), "dtype": work.dtype}
+        layout = _layout(work, row)
         again = (action_logprobs(work.decoder, layout, **how) if support is None else
                  support_logprobs(work.decoder, layout, support, **how)).logp_T
     return float((again - recorded).abs().mean())
+
+
+def _misplaced(work: Work, row: SampledRow) -> torch.Tensor | None:
+    """Per token, the probability of the ids that stand on the wrong side of its support; None where none was kept."""
+    support, envelope = sampled_supports([row.trace]), _envelope(work, row)
+    if support is None or envelope is None:
+        return None
+    parts = full_logprobs(work.decoder, _layout(work, row), temperature=_temperature(work, row), dtype=work.dtype)
+    return deep_support.misplaced(parts, support, envelope)
+
+
+def _temperature(work: Work, row: SampledRow) -> float:
+    envelope = _envelope(work, row)
+    return 1.0 if envelope is None else envelope.temperature or 1.0
+
+
+def _layout(work: Work, row: SampledRow) -> Layout:
+    """The trajectory as a forward pass takes it, along the experts that it keeps."""
+    rest, a = row.trace.segments[1:], work.decoder.architecture
+    tree = Tree(prompt=row.trace.prompt_ids, continuations=(tuple(t for s in rest for t in s.token_ids),),
+                actions=(tuple(s.owner == "policy" for s in rest for _ in s.token_ids),))
+    layout = pack((tree,), window=a.window)
+    if row.trace.kept is None or not row.trace.kept.routes:
+        return layout
+    return replace(layout, routes_LYK=sampled_routes([row.trace], (tree,), layers=a.layers, per_token=a.experts_per_token))
 
 
 def probes_again(work: Work) -> list[DeepFinding]:

@@ -15,9 +15,11 @@ def kept_otherwise(trace: Trace, stage: PolicyGradient, envelope: SamplingEnvelo
     kept = Kept() if trace.kept is None else trace.kept
     if not trace.action_count:
         return ""
-    if bool(kept.counts or kept.support) != stage.sampling_mask:
+    if bool(kept.counts) != bool(kept.support):
+        return f"it keeps ids without the number of each token's, or the number without the ids: {len(kept.counts)} supports"
+    if bool(kept.counts) != stage.sampling_mask:
         return f"what its tokens were drawn from is {'' if kept.counts else 'not '}kept; sampling_mask is {stage.sampling_mask}"
-    if bool(kept.routes) != (stage.routing == "sampled") and trace.stop_reason != "cancelled":
+    if bool(kept.routes) != (stage.routing == "sampled"):
         return f"the experts of its positions are {'' if kept.routes else 'not '}kept; routing is {stage.routing}"
     try:
         return _support(trace, kept, envelope) or _routes(trace, kept)

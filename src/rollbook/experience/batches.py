@@ -174,7 +174,9 @@ def _correct(member: Experience) -> int:
 
 def drops_truncated(objective: Objective) -> bool:
     """Whether the objective filters answers that were cut off (DAPO's overlong filter): they have no weight and do not count."""
-    inner = getattr(objective, "objective", objective)       # a correction wraps the objective it corrects
+    inner: object = objective
+    while (held := getattr(inner, "objective", None)) is not None:      # a correction, a bonus: one may stand around the other
+        inner = held
     return getattr(inner, "overlong_filter", False) is True
 
 

@@ -77,7 +77,7 @@ def judge(definition: Definition, outcomes: Sequence[Outcome]) -> Verdict:
         return Verdict(word="inconclusive", why=f"runs diverged ({', '.join(gone)}) and no score was fixed for that", effect=None,
                        levels=levels)
     effect = _effect(definition, held)
-    if apart := _unmatched(definition, levels):
+    if apart := _unmatched(definition, held):
         return Verdict(word="inconclusive", why=apart, effect=effect, levels=levels)
     word, why = decide(definition.decision, effect)
     return Verdict(word=word, why=why, effect=effect, levels=levels)
@@ -104,10 +104,14 @@ def _effect(definition: Definition, held: Mapping[tuple[str, int], Outcome]) -> 
     return cluster_bootstrap(clusters, seed=SEED)
 
 
-def _unmatched(definition: Definition, levels: Mapping[str, LevelSummary]) -> str | None:
-    """Why the levels did not spend alike, or None."""
-    quantity = definition.matched.quantity
-    spent = {name: levels[name].spent[quantity] for name in (definition.baseline, definition.treatment)}
+def _unmatched(definition: Definition, held: Mapping[tuple[str, int], Outcome]) -> str | None:
+    """Why the levels did not spend alike, or None. What a diverged run did not come to spend counts for neither."""
+    quantity, spent = definition.matched.quantity, {}
+    for name in (definition.baseline, definition.treatment):
+        ended = [one.spent[quantity] for seed in definition.seeds if (one := held[name, seed]).status == "completed"]
+        if not ended:
+            return None
+        spent[name] = sum(ended) / len(ended)
     most, least = max(spent.values()), min(spent.values())
     if most == 0 or (most - least) / most <= definition.matched.tolerance:
         return None

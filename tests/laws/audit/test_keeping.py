@@ -29,7 +29,9 @@ def test_what_was_asked_for_and_can_be_so_passes(stage, kept):
 
 @pytest.mark.parametrize(("stage", "kept", "words"), [
     (STAGE, SUPPORT, "sampling_mask is False"), (STAGE, ROUTES, "routing is free"), (MASKED, None, "not kept"),
-    (ROUTED, None, "not kept"), (MASKED, replace(SUPPORT, counts=(2, 4)), "in 2 supports"),
+    (ROUTED, None, "not kept"), (MASKED, replace(SUPPORT, counts=()), "without the number"),
+    (MASKED, Kept(counts=(2, 3, 1)), "without the ids"), (STAGE, replace(SUPPORT, counts=()), "without the number"),
+    (MASKED, replace(SUPPORT, counts=(2, 4)), "in 2 supports"),
     (MASKED, replace(SUPPORT, counts=(2, 3, 2)), "of 7 for 3"), (MASKED, replace(SUPPORT, counts=(5, 0, 1)), "in 3 supports"),
     (MASKED, Kept.of(ids=array("i", [3, 6, 2, 4, 8, 9]), counts=(2, 3, 1)), "none of the 2 ids"),
     (MASKED, Kept.of(ids=array("i", [7, 3, 2, 4, 8, 9]), counts=(2, 3, 1)), "ascending"),

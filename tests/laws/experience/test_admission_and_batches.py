@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rollbook.experience.admission import AdmissionRule, admit, group
 from rollbook.experience.batches import credited, evaluate, micro_batches, minibatches, pack, with_token_credit
 from rollbook.ledger import close_census
-from rollbook.objectives import Corrected, Dapo, Magistral, Sao
+from rollbook.objectives import Corrected, Dapo, Magistral, Sao, WithEntropy
 from rollbook.objectives.credit import GroupNormalized, LengthAdaptiveGae, MinibatchStandardized
 from rollbook.records import (
     Budget,
@@ -133,12 +133,14 @@ def test_dapos_overlong_filter_gives_truncated_answers_no_weight_and_does_not_co
     cut = dataclasses.replace(groups[0].members[0].trace, stop_reason="length")
     members = (dataclasses.replace(groups[0].members[0], trace=cut), *groups[0].members[1:])
     part = (dataclasses.replace(groups[0], members=members), groups[1])
-    for wrapped in (False, True):
+    for around in ("nothing", "a correction", "a correction and a bonus"):
         weights = {}
         for filtered in (False, True):
             objective = Dapo(overlong_filter=filtered, credit=GroupNormalized(eps=1e-6, ddof=0), aggregate="token_mean")
-            if wrapped:
+            if around != "nothing":
                 objective = Corrected(objective=objective, rule="icepop", low=0.5, high=1.0)
+            if around == "a correction and a bonus":
+                objective = WithEntropy(objective=objective, coefficient=0.1, entropy_aggregate="token_mean")
             [credit] = credited([part], objective, "rl/000001")
             weights[filtered] = pack(part, credit, objective, max_tokens=1000, max_length=None).weight_KT[0]
         assert weights[False].tolist() == pytest.approx([1 / 12] * 12)

@@ -71,6 +71,13 @@ def test_a_run_that_diverged_decides_nothing_unless_its_score_was_fixed_before()
     assert verdict.effect is not None and verdict.effect.estimate == pytest.approx(-0.8)
 
 
+@pytest.mark.parametrize("count", [3, 5])
+def test_what_diverged_runs_did_not_come_to_spend_does_not_make_the_levels_unlike(count: int) -> None:
+    fixed = definition("margin: 0.1}", "margin: 0.1, if_diverged: 0.0}")
+    gone = [outcome("two", seed, (), diverged=True, attempts=20.0) for seed in range(1, count + 1)]
+    assert judge(fixed, [*outcomes(HIGH, LOW)[:5], *gone, *outcomes(HIGH, LOW)[5 + count:]]).word == "confirmed"
+
+
 def test_a_missing_run_has_no_verdict() -> None:
     with pytest.raises(EvidenceError, match="1 runs missing: two seed 5"):
         judge(definition(), outcomes(HIGH, LOW)[:-1])

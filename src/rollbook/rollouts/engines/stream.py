@@ -113,7 +113,8 @@ class Stream:
 
     def cancel(self, keys: frozenset[str]) -> list[Completion]:
         """Ends these requests now; what was sampled of them comes back as cancelled."""
-        over = [row.completion("cancelled") for row in self.batch.rows if row.request.key in keys]
+        over = [row.completion("cancelled", routes=self._routes(index)) for index, row in enumerate(self.batch.rows)
+                if row.request.key in keys]
         over += [self._row(request).completion("cancelled") for request in self.waiting if request.key in keys]
         self.waiting = deque(request for request in self.waiting if request.key not in keys)
         self.batch.close_gaps([i for i, row in enumerate(self.batch.rows) if row.request.key not in keys])
@@ -224,15 +225,19 @@ class Stream:
         return done
 
     def _routes(self, index: int) -> array[int] | None:
-        """The experts of every position of a row, where its request asks for them."""
-        if not self.batch.rows[index].request.keep_routes:
+        """The experts of every position of a row but its last token's, where its request asks for them.
+
+        A row whose logits were damaged has read its last token too; no other has.
+        """
+        row = self.batch.rows[index]
+        if not row.request.keep_routes:
             return None
         found = self.batch.arena.experts(index)
         if found is None:
-            raise ModelError("the experts of an answer's positions are gone", got=self.batch.rows[index].request.key,
+            raise ModelError("the experts of an answer's positions are gone", got=row.request.key,
                              why="the model has none, or its window is shorter than the answer and its cache rolls over them",
                              fix="--set stages.STAGE.routing=free")
-        return array("h", found.contiguous().numpy().tobytes())
+        return array("h", found[:len(row.request.prompt_ids) + len(row.tokens) - 1].contiguous().numpy().tobytes())
 
     def _kept(self, turns: Turns, index: int) -> Cache | None:
         """A copy of the row's keys and values for the next turn; None where the budget has no room for it beside the arena."""
