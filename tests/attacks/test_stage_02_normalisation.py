@@ -24,8 +24,8 @@ def clean(warm):
 
 def formatted(write):
     """A formatter that asks what `write` makes of the question and its value."""
-    def format_prompt(expression, system_prompt):
-        *system, user = REAL(expression, system_prompt)
+    def format_prompt(expression, system_prompt, control=None):
+        *system, user = REAL(expression, system_prompt, control)
         return (*system, dataclasses.replace(user, content=write(user.content, expression)))
     return format_prompt
 
@@ -45,9 +45,9 @@ def test_honest_prompts_pass_and_all_of_them_are_rendered_again(clean):
 
 @pytest.mark.fault(stage=2, injection="the formatter writes the answer in words before the question")
 def test_an_answer_in_words_is_caught(warm, tmp_path, monkeypatch):
-    def spelled(expression, system_prompt):
+    def spelled(expression, system_prompt, control=None):
         words = f"{'minus ' if expression.value < 0 else ''}{' '.join(in_words(abs(int(expression.value))))}"
-        return (Message(role="user", content=words, origin="raw"), *REAL(expression, system_prompt))
+        return (Message(role="user", content=words, origin="raw"), *REAL(expression, system_prompt, control))
 
     run = run_with(spelled, warm, tmp_path / "run", monkeypatch)
     assert_caught(run, 2, record="Task", evidence="in words")
@@ -62,9 +62,9 @@ def test_an_answer_counted_in_blanks_is_caught(warm, tmp_path, monkeypatch):
 
 @pytest.mark.fault(stage=2, injection="a hint at the answer in a system message that is called the recipe's")
 def test_a_hint_that_is_called_the_recipes_text_is_caught(warm, tmp_path, monkeypatch):
-    def hinted(expression, system_prompt):
+    def hinted(expression, system_prompt, control=None):
         return (Message(role="system", content="abcdefghij"[int(expression.value) % 10], origin="recipe"),
-                *REAL(expression, system_prompt))
+                *REAL(expression, system_prompt, control))
 
     run = run_with(hinted, warm, tmp_path / "run", monkeypatch)
     assert_caught(run, 2, record="Task", evidence="recipe text differs")
