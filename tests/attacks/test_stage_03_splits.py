@@ -39,9 +39,9 @@ def test_a_split_by_wording_is_caught(warm, tmp_path, monkeypatch):
     assert_caught(run, 3, record="Task", evidence="and the raw task says 'sum:")
 
 
-def with_sibling(settings):
+def with_sibling(settings, kept=None):
     """The sides with the commuted form of a held-out sum on the training side, and a manifest that counts it as another unit."""
-    acquired, sides = TASKS(settings)
+    acquired, sides = TASKS(settings, kept)
     held = next(task for task in sides.heldout if "+" in task.prompt[-1].content and task.reference.isdigit())
     one, other = held.prompt[-1].content.removesuffix(" =").split(" + ")
     asked = next(raw for raw in acquired.raw if content_id(raw) == held.raw)
