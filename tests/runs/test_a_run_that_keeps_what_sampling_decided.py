@@ -1,12 +1,15 @@
 """Keep Sampling Mask and Keep Routing: the learner scores over the ids the engine drew from, along the experts it took."""
 
+import json
 from dataclasses import replace
 
+import pyarrow.parquet as pq
 import pytest
 from small_runs import Quiet, small_recipe
 
 import rollbook.training.policy as learning
 from rollbook.audit import deep_support
+from rollbook.audit.export import export_run
 from rollbook.audit.passage import audit_run
 from rollbook.audit.replay import replay_run
 from rollbook.ledger import Ledger
@@ -42,6 +45,14 @@ def test_tokens_drawn_from_other_ids_than_the_envelope_leaves_are_found_where_mo
     real = deep_support.misplaced
     monkeypatch.setattr(deep_support, "misplaced", lambda logp, ids, envelope: real(logp, ids, replace(envelope, top_p=0.6)))
     assert "drew from other ids than its envelope leaves" in failed(kept, sample=8)[7]
+
+
+def test_its_bundle_says_what_sampling_decided(kept, tmp_path):
+    export_run(kept, tmp_path / "bundle")
+    table = pq.read_table(tmp_path / "bundle" / "06_rollouts" / "trajectories.parquet", columns=["attempt", "kept"]).to_pylist()
+    own = [json.loads(row["kept"]) for row in table if row["attempt"].startswith("rl/")]
+    assert own and all(one["routes"] and one["counts"] for one in own)
+    assert all(row["kept"] is None for row in table if not row["attempt"].startswith("rl/"))
 
 
 def test_engine_and_learner_agree_on_tokens_drawn_from_a_part_of_the_vocabulary(kept):

@@ -69,6 +69,8 @@ def test_a_batch_that_leaves_out_what_the_recipe_wants_trained_is_found(tmp_path
 
 @pytest.mark.parametrize(("setting", "words"), [
     ("environment.misfit_penalty=0.1", "misfit_penalty"),
+    ("stages.rl.objective={kind: DrGrpo, low: 0.2, high: 0.28, aggregate: fixed_length, credit: {kind: GroupCentered}}",
+     "fixed length"),
     ("stages.rl.objective={kind: Magistral, low: 0.2, high: 0.3, ratio_to: behavior, credit: {kind: MinibatchStandardized, "
      "eps: 1e-6, ddof: 0}}", "engine's log-probs")])
 def test_what_observations_have_no_number_for_is_refused_before_a_run(tmp_path, setting, words):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollbook.audit.export import Part, Source, observations
@@ -16,6 +18,7 @@ from rollbook.records.recipe import Evaluate, PassRate, PolicyGradient, Pretrain
 
 Told = Callable[[str], None]
 LEFT_OUT = ("observed", "verdict_observed")
+KEPT = "kept"
 OTHER_CODE = "the program here is not the one that ran (its source hash is in `09_hardware/manifest.json`)"
 
 
@@ -151,11 +154,17 @@ def _rollouts(source: Source) -> Part:
 
 
 def _trajectories(source: Source, path: str) -> int:
-    """Every trace table in one Parquet file, without what was merely observed; how many rows."""
+    """Every trace table in one Parquet file, without what was merely observed; how many rows.
+
+    A column `kept` holds what sampling decided, as JSON, where a stage asked for it.
+    """
     names = [name for name in columns.SCHEMA.names if name not in LEFT_OUT]
+    keeps = any(stage.sampling_mask or stage.routing == "sampled" for stage in _stages(source, PolicyGradient).values()
+                if isinstance(stage, PolicyGradient))
     target = source.writer.made(path)
     writer, rows = None, 0
-    for batch in source.ledger.traces(names):
+    for batch in source.ledger.traces(None) if keeps else source.ledger.traces(names):
+        batch = batch.select(names).append_column(KEPT, _kept(batch)) if keeps else batch
         writer = writer or pq.ParquetWriter(target, batch.schema, compression="zstd", compression_level=3)
         writer.write_batch(batch)
         rows += batch.num_rows
@@ -163,6 +172,13 @@ def _trajectories(source: Source, path: str) -> int:
         writer.close()
         source.writer.written(path)
     return rows
+
+
+def _kept(batch: pa.RecordBatch) -> pa.Array:
+    """What was kept of each trajectory's sampling as JSON; null where nothing was."""
+    held = batch.column("episode").to_pylist() if "episode" in batch.schema.names else [None] * batch.num_rows
+    kept = [None if one is None else json.loads(one).get("kept") for one in held]
+    return pa.array([None if one is None else json.dumps(one, sort_keys=True) for one in kept], pa.string())
 
 
 def _model(source: Source) -> Part:

@@ -207,7 +207,8 @@ def _records(ledger: Ledger, event: Event) -> Iterator[tuple[Place, Any]]:
 def _fragment(ledger: Ledger, event: Event) -> Any:
     """A trace table's verified file with its name, stage and event number as columns."""
     name, file = str(event.body["name"]), ledger.table_path(event)
-    open_table(file, columns.SCHEMA, f"{event.position}, table {file.name}", columns.OLDER).close()
+    open_table(file, columns.SCHEMA, f"{event.position}, table {file.name}", columns.OLDER,
+               wider=columns.WITH_EPISODES).close()
     stated = (ds.field("scope") == name) & (ds.field("stage") == stage_of(name)) & (ds.field("seq") == event.seq)
     return ds.ParquetFileFormat().make_fragment(str(file), LocalFileSystem(), partition_expression=stated)
 

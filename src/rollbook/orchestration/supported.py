@@ -64,7 +64,9 @@ def _check_observation_loss(name: str, stage: PolicyGradient, settings: Settings
     objective, around = from_settings(dict(stage.objective)), settings.environment
     reasons = {"no environment": around is None, "credit per token": per_token(objective.credit), "a critic": stage.critic,
                "an objective that reads the engine's log-probs": "behavior_T" in all_reads(objective),
-               "environment.misfit_penalty": around is not None and around.misfit_penalty > 0.0}
+               "environment.misfit_penalty": around is not None and around.misfit_penalty > 0.0,
+               "a fixed length, to which only what the policy writes keeps": "fixed_length" in (
+                   objective.aggregate, *(term.aggregate for term in objective.extra_terms))}
     found = [reason for reason, holds in reasons.items() if holds]
     if found:
         raise RecipeError(f"stages.{name}.observation_loss cannot go with: {'; '.join(found)}", got="observation_loss true",

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inspected_run import begin, whole_run
+from inspected_run import Writer, begin, whole_run
 
 from rollbook.ledger import Ledger
 from rollbook.ledger.query import SETTINGS, QueryError, described, query
-from rollbook.records import CodecError, LedgerError, RollbookError
+from rollbook.records import CodecError, Dispatch, Kept, LedgerError, RollbookError, Trace
 
 PAGE = Path(__file__).parents[3] / "docs" / "query.md"
 
@@ -71,6 +71,20 @@ def test_counts_agree_with_what_was_written(run: Path) -> None:
         (0, None), (1, 0), (2, 1), (3, 2)]
     assert rows(run, "SELECT record_table, count(*) FROM tasks GROUP BY ALL ORDER BY ALL") == [
         ("tasks/heldout", 4), ("tasks/train", 8)]
+
+
+def test_trajectories_of_tables_that_hold_more_are_answered_like_the_others(run: Path, tmp_path: Path,
+                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Writer.traces
+
+    def keeping(self: Writer, issued: Dispatch) -> list[Trace]:
+        return [dataclasses.replace(one, kept=Kept(routes="AAA=")) if one.attempt.startswith("rl/") else one
+                for one in plain(self, issued)]
+
+    monkeypatch.setattr(Writer, "traces", keeping)
+    whole_run(tmp_path / "run", lone=2)
+    sql = "SELECT scope, attempt, stop_reason, token_ids FROM traces ORDER BY ALL"
+    assert rows(tmp_path / "run", sql) == rows(run, sql) != []
 
 
 def test_absent_stays_null(run: Path) -> None:
