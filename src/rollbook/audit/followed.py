@@ -90,8 +90,11 @@ def misreported(report: StepReport, due: Mapping[str, float | None], kinds: tupl
                    f"records give {'nothing' if wanted is None else f'{wanted:.6g}'}")
 
 
-def missummed(step: StoredStep, *, first: bool) -> Iterator[str]:
-    """Which numbers of an update are not those of the tensors it names; the `first` of a step is compared with the engine."""
+def missummed(step: StoredStep, *, first: bool, at_start: bool) -> Iterator[str]:
+    """Which numbers of an update are not those of the tensors it names; the `first` of a step is compared with the engine.
+
+    `at_start`: whether the stored reference log-probs are those of the policy that the stage began with.
+    """
     update, logp_T = step.update, step.found["logp"].astype(np.float64)
     gap_T = (logp_T - step.given["behavior"].astype(np.float64))[step.sampled_T]
     due = {"clip_fraction": float((step.found["clipped"] != 0).mean()), "ratio_min": float(np.exp(gap_T.min())),
@@ -102,16 +105,16 @@ def missummed(step: StoredStep, *, first: bool) -> Iterator[str]:
         if (stated is None) != (value is None) or (stated is not None and value is not None
                                                    and not abs(stated - value) <= ROUNDED * abs(value) + 1e-6):
             yield f"{name} of {step.batch.scope} is recorded as {stated}, the tensors give {value}"
-    yield from _kl(step, logp_T)
+    yield from _kl(step, logp_T, at_start=at_start)
 
 
-def _kl(step: StoredStep, logp_T: Floats) -> Iterator[str]:
-    """The KL to the start policy, where it can be known: 0 before the first update, else from stored reference log-probs."""
+def _kl(step: StoredStep, logp_T: Floats, *, at_start: bool) -> Iterator[str]:
+    """The KL to the start policy, where it can be known: 0 before the first update, else from its stored log-probs."""
     stated, room = step.update.kl_nats, KL.get(step.batch.compute_dtype, 2e-2)
     if stated is None:
         return
     due = 0.0 if step.update.index == 1 else None
-    if due is None and "reference" in step.given:
+    if due is None and at_start and "reference" in step.given:
         first_T = step.given["seq"] < KL_SEQUENCES
         gap_T = (step.given["reference"].astype(np.float64) - logp_T)[first_T]
         due = float((np.expm1(gap_T) - gap_T).mean())

@@ -139,7 +139,7 @@ class UpdateDetector(Detector):
             self._estimator(run, step)
         except (RecomputeError, KeyError, IndexError, ValueError) as error:
             self.fail(step.batch_id, f"the loss of {step.batch.scope} cannot be computed again: {error}", ESTIMATOR)
-        self._summary(step, state)
+        self._summary(run, step, state)
 
     def finish(self, run: RunIndex) -> None:
         if self.tokens:
@@ -319,12 +319,14 @@ class UpdateDetector(Detector):
             self.fail(step.update_id, f"no token of {scope} has a gradient, the gradient norm is {step.update.grad_norm:g}",
                       ARITHMETIC)
 
-    def _summary(self, step: StoredStep, state: StageState) -> None:
+    def _summary(self, run: RunIndex, step: StoredStep, state: StageState) -> None:
         """The numbers of the record against the tensors it names."""
         size = step.found["logp"][step.sampled_T].size
         if not size:
             return
-        for evidence in missummed(step, first=len(state.batches) == 1):
+        stage = run.policy_stage(step.batch.scope)
+        at_start = stage is None or stage.reference in (None, stage.policy)
+        for evidence in missummed(step, first=len(state.batches) == 1, at_start=at_start):
             self.fail(step.update_id, evidence, ARITHMETIC)
         state.moved.add(step)
         self.tokens += size
