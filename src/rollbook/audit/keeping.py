@@ -23,7 +23,7 @@ def kept_otherwise(trace: Trace, stage: PolicyGradient, envelope: SamplingEnvelo
         return f"the experts of its positions are {'' if kept.routes else 'not '}kept; routing is {stage.routing}"
     try:
         return _support(trace, kept, envelope) or _routes(trace, kept)
-    except RecordError as error:
+    except (RecordError, OverflowError) as error:
         return str(error)
 
 
@@ -32,8 +32,8 @@ def _support(trace: Trace, kept: Kept, envelope: SamplingEnvelope | None) -> str
         return ""
     token_T = np.array([token for segment in trace.policy_segments for token in segment.token_ids], dtype=np.int64)
     id_N, count_T = np.array(kept.ids, dtype=np.int64), np.array(kept.counts, dtype=np.int64)
-    if len(count_T) != len(token_T) or count_T.min() < 1 or int(count_T.sum()) != len(id_N):
-        return f"it keeps {len(id_N)} ids in {len(count_T)} supports of {int(count_T.sum())} for {len(token_T)} sampled tokens"
+    if len(count_T) != len(token_T) or count_T.min() < 1 or sum(kept.counts) != len(id_N):
+        return f"it keeps {len(id_N)} ids in {len(count_T)} supports of {sum(kept.counts)} for {len(token_T)} sampled tokens"
     row_N = np.repeat(np.arange(len(count_T)), count_T)
     inside_T = np.zeros(len(token_T), dtype=bool)
     np.logical_or.at(inside_T, row_N, id_N == token_T[row_N])
@@ -55,6 +55,6 @@ def _routes(trace: Trace, kept: Kept) -> str:
     if not kept.routes:
         return ""
     positions, experts = len(trace.token_ids) - 1, np.array(kept.experts)
-    if len(experts) % positions or experts.min() < 0:
+    if positions < 1 or len(experts) % positions or experts.min() < 0:
         return f"it keeps {len(experts)} experts for {positions} positions that were read"
     return ""

@@ -115,9 +115,14 @@ def _traces(batch: pa.RecordBatch, position: str) -> Iterator[Trace]:
 def _read_more(document: str | None) -> dict[str, Any]:
     if document is None:
         return {}
-    held = json.loads(document)
-    return {"episode": decode(Episode | None, held["episode"], "episode"),
-            "parts": decode(tuple[Part, ...], held["parts"], "parts"), "kept": decode(Kept | None, held.get("kept"), "kept")}
+    try:
+        held = json.loads(document)
+        episode, parts, kept = held["episode"], held["parts"], held.get("kept")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LedgerError("the column `episode` of a trace table holds no document of episode, parts and what was kept",
+                          got=f"{type(error).__name__}: {error}"[:200], why="whoever wrote it was another program") from error
+    return {"episode": decode(Episode | None, episode, "episode"), "parts": decode(tuple[Part, ...], parts, "parts"),
+            "kept": decode(Kept | None, kept, "kept")}
 
 
 def _values(column: pa.ListArray, code: str) -> tuple[Sequence[int], list[Any]]:

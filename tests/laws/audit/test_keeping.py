@@ -38,9 +38,17 @@ def test_what_was_asked_for_and_can_be_so_passes(stage, kept):
     (MASKED, Kept.of(ids=array("i", [7, 2, 4, 8, 9]), counts=(1, 3, 1)), "one id alone"),
     (MASKED, replace(SUPPORT, support="AAA"), "base64"), (MASKED, replace(SUPPORT, support="?"), "base64"),
     (ROUTED, Kept.of(ids=None, routes=array("h", [0, 1, 0])), "3 experts for 4 positions"),
-    (ROUTED, Kept.of(ids=None, routes=array("h", [0, -1] * 8)), "experts for 4 positions")])
+    (ROUTED, Kept.of(ids=None, routes=array("h", [0, -1] * 8)), "experts for 4 positions"),
+    (MASKED, replace(SUPPORT, counts=(2, 3, 2**70)), "too large"),
+    (MASKED, replace(SUPPORT, counts=(2**63 - 1, 2**63 - 1, 8)), "of 18446744073709551622 for 3")])
 def test_what_was_not_asked_for_or_cannot_be_so_is_named(stage, kept, words):
     assert words in kept_otherwise(replace(TRACE, kept=kept), stage, None)
+
+
+def test_experts_of_a_trajectory_that_read_no_position_are_named():
+    own = Segment(owner="policy", token_ids=(7,), logps=(0.0,), version=0)
+    alone = replace(TRACE, segments=(replace(TRACE.segments[0], token_ids=()), own))
+    assert "for 0 positions" in kept_otherwise(replace(alone, kept=ROUTES), ROUTED, None)
 
 
 def test_more_ids_than_top_k_allows_are_named():

@@ -19,12 +19,14 @@ from rollbook.ledger.objects import file_digest
 from rollbook.ledger.trace_ids import trace_ids
 from rollbook.records import (
     Credit,
+    Kept,
     LedgerError,
     NotExposed,
     Outcome,
     Part,
     PolicyVersion,
     RecordError,
+    RollbookError,
     Scored,
     Segment,
     StepReport,
@@ -202,6 +204,22 @@ def test_a_trace_table_with_other_columns_or_versions_is_refused(ledger: Ledger,
         list(ledger.read_traces("u"))
 
 
+@pytest.mark.parametrize("document", ["", "[1]", "{}", "nothing", '{"episode": null, "parts": 3}',
+                                      '{"episode": null, "parts": [], "kept": {"kind": "Kept", "counts": [1.5]}}'])
+def test_what_a_trajectory_keeps_comes_back_and_another_document_in_its_place_is_refused(ledger: Ledger, document: str) -> None:
+    traces, verdicts, outcomes = rows(1)
+    kept = dataclasses.replace(traces[0], kept=Kept(support="AwAAAA==", counts=(1,), routes="AAABAA=="))
+    ledger.write_traces("t", [kept], [dataclasses.replace(verdicts[0], trace=kept.id)], outcomes)
+    assert [found for found, _, _ in ledger.read_traces("t")] == [kept]
+    table = pq.read_table(ledger.root / "traces" / "t.parquet")
+    path, place = ledger.root / "traces" / "u.parquet", table.schema.get_field_index("episode")
+    pq.write_table(table.set_column(place, table.schema.field(place), pa.array([document])), path)
+    notes = {"path": "traces/u.parquet", "sha256": file_digest(path)}
+    ledger.append(TraceTable(name="u", rows=1, tokens=6, root="", observed=notes))
+    with pytest.raises(RollbookError, match=r"kept|parts|episode"):
+        list(ledger.read_traces("u"))
+
+
 def test_a_trace_table_of_the_version_before_hidden_log_probs_is_read_under_the_same_ids(ledger: Ledger, monkeypatch) -> None:
     traces, verdicts, outcomes = rows(4)
     monkeypatch.setattr(columns, "SCHEMA", columns.SCHEMA.with_metadata(columns.OLDER[0]))
@@ -268,5 +286,5 @@ def test_ids_of_trajectories_that_are_not_plain_are_those_of_each_too() -> None:
                                 Segment(owner="policy", token_ids=(1,), logps=NotExposed(), version=2)))
     more = trace(2, parts=(Part(kind="compacted", parent=None, segments=trace(3).segments, stop_reason="length"),))
     whole = trace(4, segments=(Segment(owner="policy", token_ids=(1,), logps=(-1,), version=2),))
-    made = [trace(0), hidden, more, whole, trace(5)]
+    made = [trace(0), hidden, more, whole, trace(5), dataclasses.replace(trace(6), kept=Kept(counts=(1,), support="AwAAAA=="))]
     assert trace_ids(made) == [content_id(one) for one in made]
