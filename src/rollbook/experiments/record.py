@@ -60,12 +60,14 @@ def _claims(result: Mapping[str, Any]) -> list[str]:
     seeds = sorted({run["seed"] for run in result["runs"]})
     about = f"{result['hypothesis'].rstrip('.')}: {verdict['word']}, {verdict['why']}."
     note = f"tries {result['claim']} at scale {result['scale']}, {len(result['runs'])} runs, seeds {', '.join(map(str, seeds))}"
-    held = [_claim("verdict", {"label": "R", "stage": "rl", "value": verdict["word"], "run": run_id(result), "note": note,
-                               "says": about})]
+    name = str(result["name"]).replace("-", "_")               # two experiments answer two questions
+    held = [_claim("verdict", {"label": "R", "stage": "rl", "quantity": f"{name}_verdict", "value": verdict["word"],
+                               "run": run_id(result), "note": note, "says": about})]
     if effect is not None:
         says = (f"{result['treatment']} less {result['baseline']}, {result['metric']}: {effect['estimate']:+.4f}, "
                 f"95% interval {effect['low']:+.4f} to {effect['high']:+.4f}.")
-        held.append(_claim("effect", {"label": "R", "stage": "rl", "value": round(100 * effect["estimate"], 4), "unit": "points",
+        held.append(_claim("effect", {"label": "R", "stage": "rl", "quantity": f"{name}_effect", "unit": "points",
+                                      "value": round(100 * effect["estimate"], 4),
                                       "denominator": "of the held-out tasks, mean over seeds", "run": run_id(result),
                                       "says": says}))
     return held

@@ -9,7 +9,7 @@ from small_experiment import definition, outcome, outcomes
 
 from rollbook.evidence import reading
 from rollbook.evidence.errors import EvidenceError
-from rollbook.evidence.registry import Registry, builtin
+from rollbook.evidence.registry import Registry, builtin, read_folder
 from rollbook.experiments.definition import Decision
 from rollbook.experiments.queue import document
 from rollbook.experiments.record import claims_text, keep, known_runs, run_id
@@ -119,6 +119,15 @@ def test_a_result_becomes_claims_that_are_read_and_name_a_run_that_exists(tmp_pa
     assert run_id(changed) != run_id(result)
     with pytest.raises(EvidenceError, match="not in the ledger"):
         registry.check_runs({run_id(changed)}.__contains__)
+
+
+def test_results_of_two_experiments_stand_beside_each_other(tmp_path) -> None:
+    results = []
+    for name, treated in (("one", LOW), ("another-one", HIGH)):
+        found, held = definition(), outcomes(HIGH, treated)
+        results.append({**document(found, held, judge(found, held), "plan"), "name": name})
+    (tmp_path / "rollbook.yaml").write_text(claims_text(results), encoding="utf-8")
+    assert len(read_folder(tmp_path).ids) == 4              # a quantity that both name would contradict itself
 
 
 def test_every_reproduced_claim_of_the_package_names_a_result_that_is_kept() -> None:
