@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,4 +80,8 @@ def _claim(name: str, fields: Mapping[str, Any]) -> str:
 
 
 def _quoted(item: Any) -> str:
-    return item if item in ("R", "rl", "points") else json.dumps(item, ensure_ascii=False)
+    if item in ("R", "rl", "points"):
+        return str(item)
+    # a quoted text may go on in the next line: the break is read as a space
+    return "\n           ".join(textwrap.wrap(json.dumps(item, ensure_ascii=False), 105, break_long_words=False,
+                                             break_on_hyphens=False))
