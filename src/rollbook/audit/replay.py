@@ -19,6 +19,7 @@ from rollbook.audit.ruler import TOLERANCES, Ruler
 from rollbook.ledger import Event, Ledger, environment_manifest
 from rollbook.ledger.sameness import Unlike, unlike
 from rollbook.models.load import Policy, load_policy
+from rollbook.models.runtime import usable_cores
 from rollbook.models.shape import load_shaped
 from rollbook.models.tokenizer import load_tokenizer
 from rollbook.models.weights import published_hash, read_tensors, weight_hash
@@ -262,7 +263,7 @@ class Replay(Beside):
 
     def _use_threads(self, wanted: int) -> None:
         """A run that was resumed with other threads goes on with them here."""
-        if self.asked is None and wanted != torch.get_num_threads() and wanted <= (os.cpu_count() or 1):
+        if self.asked is None and wanted != torch.get_num_threads() and wanted <= usable_cores():
             torch.set_num_threads(wanted)
         if wanted != torch.get_num_threads() and self.ruler.exact:
             self.ruler.exact = False

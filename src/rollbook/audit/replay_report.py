@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,7 +12,7 @@ import torch
 from rollbook.audit.ruler import Mismatch, Tolerance
 from rollbook.ledger import Ledger
 from rollbook.ledger.sameness import Unlike
-from rollbook.models.runtime import prepare
+from rollbook.models.runtime import prepare, usable_cores
 from rollbook.records import LedgerError, PolicyVersion, ResolvedRecipe
 
 
@@ -76,6 +75,6 @@ def prepared(ledger: Ledger, recipe: ResolvedRecipe, first: PolicyVersion, threa
     recorded = ledger.manifest.get("threads")
     wanted = threads or (recorded if isinstance(recorded, int) else recipe.settings.run.threads)
     dtype: Any = first.probe.dtype if first.probe is not None else recipe.settings.run.dtype
-    own = min(wanted, os.cpu_count() or 1)
+    own = min(wanted, usable_cores())
     settings = dataclasses.replace(recipe.settings.run, threads=own, dtype=dtype)
     return prepare(settings), torch.get_num_threads()

@@ -1,7 +1,6 @@
 """Replay: equal bits where nothing was touched; the first update and tensor that differ where something was."""
 
 import json
-import os
 import shutil
 
 import pytest
@@ -15,6 +14,7 @@ from small_runs import Quiet
 from rollbook.audit.replay import replay_run
 from rollbook.cli import main
 from rollbook.ledger import Ledger, environment_manifest
+from rollbook.models.runtime import usable_cores
 from rollbook.orchestration.run import resume_run, run_recipe
 from rollbook.records import Batch, LedgerError, PolicyVersion, Stopped, Update
 
@@ -208,7 +208,17 @@ def test_a_damaged_run_is_refused(small_run, tmp_path):
         replay_run(tmp_path / "run")
 
 
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core has no second thread")
+def test_a_run_of_more_threads_than_this_process_has_cores_is_replayed_with_fewer(small_run, monkeypatch):
+    threads = torch.get_num_threads()
+    monkeypatch.setattr("rollbook.audit.replay_report.usable_cores", lambda: 1)
+    try:
+        report = replay_run(small_run, threads=64)
+    finally:
+        torch.set_num_threads(threads)
+    assert report.threads == 1 and report.mismatches == ()
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="one core has no second thread")
 def test_with_other_threads_numbers_are_compared_within_a_stated_tolerance(small_run):
     threads = torch.get_num_threads()
     try:
