@@ -44,7 +44,7 @@ def sft_step(ruler: Ruler, learner: PolicyLearner, stage: Sft, batch: Sequence[D
              given: Mapping[str, torch.Tensor]) -> None:
     """Takes the supervised step on `learner`'s weights; `given` is what the report stored."""
     done = sft_update(learner.decoder, learner.optimizer, batch, dtype=learner.dtype, max_tokens=stage.max_batch_tokens,
-                      where=f"{report.stage} step {report.step}")
+                      where=f"{report.stage} step {report.step}", repeats=stage.repeats)
     mine = stored.one_sft_blob([one.token_ids for one in batch], done.weight_T)
     ruler.tensor("token_ids", given.get("token_ids"), mine["token_ids"])
     ruler.tensor("length", given.get("length"), mine["length"])

@@ -201,7 +201,7 @@ def _metrics(seen: Seen, at: Place, r: StepReport) -> Iterator[Row]:
 
 def _sft_reports(seen: Seen, at: Place, r: SftReport) -> Iterator[Row]:
     yield (at.seq, at.id, r.stage, r.step, r.loss_nats, r.grad_norm, r.learning_rate, r.tokens, list(r.demonstrations), r.tensors,
-           _pairs(r.observed))
+           _pairs(r.observed), r.repeated)
 
 
 def _host_tasks(seen: Seen, at: Place, r: HostTask) -> Iterator[Row]:
@@ -282,7 +282,7 @@ RECORD_VIEWS: dict[str, View] = {
                      ("unit", TEXT), ("observed", TRUTH)),
     "sft_reports": _view(SftReport, _sft_reports, ("seq", WHOLE), ("id", TEXT), ("stage", TEXT), ("step", WHOLE),
                          ("loss_nats", REAL), ("grad_norm", REAL), ("learning_rate", REAL), ("tokens", WHOLE),
-                         ("demonstrations", TEXTS), ("tensors", TEXT), ("observed", REALS)),
+                         ("demonstrations", TEXTS), ("tensors", TEXT), ("observed", REALS), ("repeated", WHOLE)),
     "stages": _view(StageEnd, _stages, ("seq", WHOLE), ("stage", TEXT), ("kind", TEXT), ("started_version", WHOLE),
                     ("ended_version", WHOLE), ("checkpoint", TEXT)),
     "host_tasks": _view(HostTask, _host_tasks, ("id", TEXT), ("family", TEXT), ("prompt", TEXT), ("reference", TEXT)),

@@ -60,6 +60,7 @@ BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     r.SamplingSettings: {"temperature": NATURAL, "top_p": Bound(0, 1, open_low=True), "top_k": NATURAL, "min_p": PROBABILITY},
     r.Evaluate: {"trials": COUNT, "seed": NATURAL},
     r.Sft: {"steps": COUNT, "batch": COUNT, "general_share": PROBABILITY, "fim": Bound(0, 1), "max_batch_tokens": COUNT},
+    r.Repeats: dict.fromkeys(("period", "copies", "span"), COUNT),
     r.PassRate: {"candidates": COUNT, "samples": COUNT, "low": NATURAL, "high": NATURAL},
     r.PolicyGradient: {**dict.fromkeys(("steps", "prompts", "per_task", "groups", "max_waves", "minibatches",
                                         "max_batch_tokens", "checkpoint_every"), COUNT),

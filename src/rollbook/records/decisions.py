@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from rollbook.records.codec import SPARSE
 from rollbook.records.metrics import checked
 
 
@@ -202,7 +203,8 @@ class SftReport:
     """One supervised optimizer step: the demonstrations it saw, loss in nats per policy token, gradient norm.
 
     `tensors` is the hash of a safetensors blob of what was trained: token_ids of all demonstrations end to end, their lengths,
-    and the loss weight of every token, as the learner used it.
+    and the loss weight of every token, as the learner used it. `repeated` of the policy's tokens were left out for repeating;
+    None where the stage has no such rule.
     """
 
     SCHEMA: ClassVar[int] = 2
@@ -215,6 +217,7 @@ class SftReport:
     grad_norm: float
     learning_rate: float
     observed: Mapping[str, float] = field(default_factory=dict)
+    repeated: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

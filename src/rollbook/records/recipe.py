@@ -8,10 +8,12 @@ from typing import ClassVar, Literal
 
 from rollbook.records.codec import SPARSE
 from rollbook.records.composition import ComposedReward
+from rollbook.records.demonstrating import Lessons, Principle, RejectionSampling, Repeats, Revise, Sft
 from rollbook.records.episode import Dialect, Reasoning
 from rollbook.records.errors import RecipeError
 from rollbook.records.optimizers import Lora, Muon, OptimizerSettings
 from rollbook.records.ready_made import NamedReward
+from rollbook.records.sampling import SamplingSettings
 from rollbook.records.stages import (
     Comparisons,
     Critic,
@@ -20,7 +22,6 @@ from rollbook.records.stages import (
     Evaluate,
     Feedback,
     HardTargets,
-    Lessons,
     Llama3Dpo,
     Merge,
     Merging,
@@ -31,13 +32,8 @@ from rollbook.records.stages import (
     PolicyGradient,
     Preference,
     Pretraining,
-    Principle,
     Prune,
-    RejectionSampling,
-    Revise,
     RewardModel,
-    SamplingSettings,
-    Sft,
     Stage,
 )
 
@@ -344,6 +340,7 @@ __all__ = [
     "Provenance",
     "Prune",
     "RejectionSampling",
+    "Repeats",
     "ResolvedRecipe",
     "Revise",
     "Reward",

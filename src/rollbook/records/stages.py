@@ -9,22 +9,14 @@ from typing import Literal
 from rollbook.records.asynchrony import Asynchrony
 from rollbook.records.codec import SPARSE
 from rollbook.records.curriculum import Curriculum
+from rollbook.records.demonstrating import Lessons, Principle, RejectionSampling, Revise, Sft
 from rollbook.records.optimizers import OptimizerSettings
+from rollbook.records.sampling import SamplingSettings
 
 Plain = str | bool | int | float | None
 Inner = Plain | Mapping[str, Plain | Mapping[str, Plain]]       # an objective's credit rule, a rule inside that
 Routing = Literal["free", "replayed", "sampled"]
 Nested = Inner | Mapping[str, Inner | Mapping[str, Inner]]      # an objective, one in a correction, that beside a bonus
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingSettings:
-    """How the policy is sampled; `top_k` 0 and `min_p` 0.0 are off."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,31 +33,6 @@ class Evaluate:
     compare_to: str | None = None
     reward: str | None = None
     scorer: str | None = field(default=None, metadata=SPARSE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sft:
-    """Supervised fine-tuning on reasoning traces, with a share of general chat kept.
-
-    `traces` maps the style of a trace that programs write for `tasks` to its weight in the mixture, `data` a stage whose
-    demonstrations are learnt from (rejection sampling, critique and revision) to its weight; with both, all weights are one
-    mixture. `steps` x `batch` demonstrations are shown in all; where `data` holds fewer they are shown again, each pass in an
-    order of its own. The general part is answered by the policy the stage starts from. As `text` (continued pre-training) every
-    demonstration is a document without a chat template, of which all tokens are learnt, the problem's too; a share `fim` of the
-    documents has its middle moved to the end (fill in the middle, 2207.14255).
-    """
-
-    policy: str
-    traces: Mapping[str, float]
-    steps: int
-    batch: int
-    general_share: float
-    optimizer: OptimizerSettings
-    max_batch_tokens: int
-    data: Mapping[str, float] = field(default_factory=dict)
-    form: Literal["chat", "text"] = field(default="chat", metadata=SPARSE)
-    tasks: str = field(default="train", metadata=SPARSE)
-    fim: float = field(default=0.0, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,24 +132,6 @@ class PolicyGradient:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RejectionSampling:
-    """`samples` answers to each of `prompts` tasks by `policy`, of which `keep` become demonstrations for a later `Sft`.
-
-    `keep`: all that were judged, the correct ones, or the one a reward model (`scorer`, a stage) rates highest; of the correct
-    ones at most `per_task`, the shortest first.
-    """
-
-    policy: str
-    tasks: str
-    prompts: int
-    samples: int
-    keep: Literal["all", "correct", "best"]
-    per_task: int
-    sampling: SamplingSettings
-    scorer: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
     """A hidden scoring rule that stands in for a labeller: the weighted sum of what the judge and the trace say of an answer.
 
@@ -193,51 +142,6 @@ class Oracle:
     rule: Mapping[str, float]
     noise: float
     seed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principle:
-    """What is criticised, how it is revised, and how two responses are compared by it.
-
-    Example: Principle(critique="Say what is harmful.", revision="Rewrite it without harm.", choice="Which is less harmful?")
-    """
-
-    critique: str
-    revision: str
-    choice: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revise:
-    """One answer of `policy` to each of `prompts` tasks, which the policy itself criticises and revises `rounds` times.
-
-    Every round draws one of the `principles`; the last revision is the demonstration of its prompt (Constitutional AI,
-    2212.08073). `max_tokens` bounds a critique and a revision.
-    """
-
-    policy: str
-    tasks: str
-    prompts: int
-    rounds: int
-    principles: Mapping[str, Principle]
-    sampling: SamplingSettings
-    max_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lessons:
-    """Demonstrations that a program writes of criticising, revising and choosing by the `principles`: two answers of `policy` to
-    each of `prompts` tasks, whose verdicts say which is right and which is better. A wrong one is revised to a trace of `style`.
-
-    They teach a model from scratch what larger models are prompted to do; a later `Sft` learns them.
-    """
-
-    policy: str
-    tasks: str
-    prompts: int
-    principles: Mapping[str, Principle]
-    style: str
-    sampling: SamplingSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

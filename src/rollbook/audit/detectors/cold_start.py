@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +17,9 @@ from rollbook.audit.index import RunIndex, learns_text
 from rollbook.audit.ownership import NotRendered, Owned, as_text, owned
 from rollbook.audit.plan import excuse
 from rollbook.audit.schedule import pool
+from rollbook.experience.repeats import repeated
 from rollbook.records import Demonstration, SftReport
-from rollbook.records.recipe import Sft
+from rollbook.records.recipe import Repeats, Sft
 from rollbook.rewards import format_gate
 from rollbook.rewards.numbers import compare
 from rollbook.tasks import TaskError, demonstrations, document
@@ -32,11 +34,21 @@ ZERO = "give loss weight to the policy's own turns only"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is kept of a demonstration: a hash of its tokens, their number, and whose they are."""
+    """What is kept of a demonstration: a hash of its tokens, their number, whose they are, and what each rule of the recipe's
+    stages leaves out of the loss for repeating, as packed bits."""
 
     ids: bytes
     length: int
     owned: Owned
+    repeated: Mapping[Repeats, bytes]
+
+    def trained(self, rule: Repeats | None) -> np.ndarray:
+        """True for the policy's tokens that carry loss under this rule."""
+        own = mask(self.owned, self.length)
+        if rule is None:
+            return own
+        left = np.unpackbits(np.frombuffer(self.repeated[rule], dtype=np.uint8), count=self.length)
+        return own & ~left.astype(bool)
 
 
 class ColdStartDetector(Detector):
@@ -52,6 +64,7 @@ class ColdStartDetector(Detector):
         self.trained: set[str] = set()
         self.steps: Counter[str] = Counter()
         self.spelled = 0
+        self.left = 0                               # tokens without loss for repeating, over all steps
         self.general: Counter[str] = Counter()
         self.texts: dict[str, list[tuple[str, int]]] = {}       # stage -> demonstrations of tasks, hash of task and text
         self.shown: dict[str, list[str]] = {}       # stage -> its demonstrations in the order of their table
@@ -85,6 +98,8 @@ class ColdStartDetector(Detector):
             self.note(f"{len(self.known)} demonstrations, {unused} of them not trained" if unused else
                       f"{len(self.known)} demonstrations, all trained")
             self.note("authors: " + ", ".join(f"{name} {count}" for name, count in sorted(self.authors.items())))
+        if self.left:
+            self.note(f"{self.left} tokens carry no loss, for repeating what stands before them")
         if self.spelled:
             self.note(f"{self.spelled} demonstrations spell their prompt in other tokens than the tokenizer's")
 
@@ -203,7 +218,8 @@ class ColdStartDetector(Detector):
             text = tokenizer.token_text(record.token_ids[at])
             self.fail(identity, f"{len(wrong)} tokens have the wrong owner: token {at} ({text!r}) is {whose} by the roles of the "
                       f"messages and {said} by `owners`", RENDER)
-        return Known(hashed(np.array(record.token_ids, dtype=np.int32)), len(record.token_ids), found)
+        left = {rule: np.packbits(repeated(record, rule)).tobytes() for rule in _rules(run)}
+        return Known(hashed(np.array(record.token_ids, dtype=np.int32)), len(record.token_ids), found, left)
 
     def _trained(self, run: RunIndex, identity: str, report: SftReport) -> None:
         missing = [one for one in report.demonstrations if one not in self.known]
@@ -216,9 +232,13 @@ class ColdStartDetector(Detector):
         if any(one is None for one in known):
             return                                  # the demonstration has failed already
         given = load(run.ledger.get(report.tensors))
-        self._tensors(identity, report, [one for one in known if one is not None], given)
+        stage = run.recipe.settings.stages.get(report.stage) if run.recipe is not None else None
+        rule = stage.repeats if isinstance(stage, Sft) else None
+        self._tensors(identity, report, ([one for one in known if one is not None], rule), given)
 
-    def _tensors(self, identity: str, report: SftReport, known: list[Known], given: dict[str, np.ndarray]) -> None:
+    def _tensors(self, identity: str, report: SftReport, shown: tuple[list[Known], Repeats | None],
+                 given: dict[str, np.ndarray]) -> None:
+        known, rule = shown
         if not {"token_ids", "length", "weight"} <= set(given):
             self.fail(identity, f"the tensors of the step lack token_ids, length or weight: {', '.join(sorted(given))}",
                       "store what the learner saw and the weight of every token")
@@ -229,26 +249,35 @@ class ColdStartDetector(Detector):
             self.fail(identity, f"{len(ids)} tokens with {len(weight)} weights in {len(given['length'])} sequences were trained, "
                       f"the demonstrations have {sum(lengths)} in {len(lengths)}", "train what is recorded, whole")
             return
-        policy = sum(int(mask(one.owned, one.length).sum()) for one in known)
+        policy = sum(int(one.trained(rule).sum()) for one in known)
+        left = None if rule is None else sum(int(one.trained(None).sum()) for one in known) - policy
         if report.tokens != policy:
             self.fail(identity, f"the step reports {report.tokens} trained tokens, the policy's turns have {policy}",
                       "count the policy's own tokens")
+        if report.repeated != left:
+            self.fail(identity, f"the step reports {report.repeated} tokens left out for repeating, the recipe's rule leaves out "
+                      f"{left}", "leave out what the recipe's rule says, and count it")
+        self.left += left or 0
         start = 0
         for name, one in zip(report.demonstrations, known, strict=True):
             here = slice(start, start + one.length)
             start += one.length
             if hashed(ids[here]) != one.ids:
                 self.fail(identity, f"the tokens that were trained are not those of {name}", "train the recorded tokens")
-            elif not self._weights(identity, name, one, (weight[here], policy)):
+            elif not self._weights(identity, name, (one, rule), (weight[here], policy)):
                 return
 
-    def _weights(self, identity: str, name: str, one: Known, given: tuple[np.ndarray, int]) -> bool:
-        """Zero outside the policy's turns, one share of the mean inside them."""
-        weight, policy = given
-        own = mask(one.owned, one.length)
+    def _weights(self, identity: str, name: str, shown: tuple[Known, Repeats | None], given: tuple[np.ndarray, int]) -> bool:
+        """Zero outside the policy's turns and where they only repeat, one share of the mean inside them."""
+        (one, rule), (weight, policy) = shown, given
+        own = one.trained(rule)
         outside = np.flatnonzero((weight != 0) & ~own)
         if len(outside):
             at = int(outside[0])
+            if mask(one.owned, one.length)[at]:
+                self.fail(identity, f"{len(outside)} tokens that carry no loss have a weight: token {at} of {name} repeats what "
+                          f"stands before it and weighs {weight[at]:.3g}", "leave out what the recipe's rule says")
+                return False
             self.fail(identity, f"{len(outside)} tokens outside the policy's turns carry loss weight: token {at} of {name}, "
                       f"{one.owned.role_at(at)} text, weight {weight[at]:.3g}", ZERO)
             return False
@@ -273,6 +302,12 @@ def _taken(due: Counter[int], text: int) -> bool:
     """Whether this text is still due; takes it off."""
     due[text] -= 1
     return due[text] >= 0
+
+
+def _rules(run: RunIndex) -> set[Repeats]:
+    """The rules of the recipe's stages for what carries no loss."""
+    stages = run.recipe.settings.stages.values() if run.recipe is not None else ()
+    return {stage.repeats for stage in stages if isinstance(stage, Sft) and stage.repeats is not None}
 
 
 def mask(found: Owned, length: int) -> np.ndarray:

@@ -40,9 +40,10 @@ def run(session: Session, name: str, stage: Sft, state: StepState | None) -> Non
         began = time.monotonic()
         batch = shown[number * stage.batch:(number + 1) * stage.batch]
         done = sft_update(session.policy.decoder, optimizer, batch, dtype=session.dtype, max_tokens=stage.max_batch_tokens,
-                          where=f"{name} step {number + 1}")
+                          where=f"{name} step {number + 1}", repeats=stage.repeats)
         session.ledger.append(SftReport(
             stage=name, step=number + 1, demonstrations=tuple(content_id(d) for d in batch), tokens=done.tokens,
+            repeated=None if stage.repeats is None else done.repeated,
             tensors=sft_tensors(session.ledger, batch, done.weight_T),
             loss_nats=done.loss_nats, grad_norm=done.stepped.grad_norm, learning_rate=done.stepped.learning_rate,
             observed={"time/step_s": time.monotonic() - began}))

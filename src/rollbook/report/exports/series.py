@@ -71,7 +71,8 @@ def _values(record: StepReport | SftReport | EvalReport | EvaluationResult) -> d
         return {**record.observed, **record.metrics}
     if isinstance(record, SftReport):
         return {**record.observed, "sft/loss_nats": record.loss_nats, "sft/grad_norm": record.grad_norm,
-                "sft/learning_rate": record.learning_rate, "sft/tokens": float(record.tokens)}
+                "sft/learning_rate": record.learning_rate, "sft/tokens": float(record.tokens),
+                **({} if record.repeated is None else {"sft/repeated_tokens": float(record.repeated)})}
     if isinstance(record, EvaluationResult):
         return {"eval/value": record.value.estimate, "eval/low": record.value.low, "eval/high": record.value.high,
                 "eval/unscored": float(record.unscored_attempts), "eval/tokens": float(record.spend.tokens),
