@@ -45,7 +45,9 @@ PARTS: tuple[Part, ...] = (
     Part(number=3, title="Environment images, reset, network and tool schemas", covers=_stages("environment")),
     Part(number=4, title="Verifier sources, hidden tests, timeouts, judge prompts",
          covers=lambda claim: claim.stage == "reward" or says(claim.quantity, ("verif*", "judge", "hidden_test", "grader"))),
-    Part(number=5, title="Every mixture and mask", covers=_words("mixture", "mix", "mask", "share", "weights", "mixed")),
+    Part(number=5, title="Every mixture and mask",  # weights of a mixture or of rewards, not those of a model
+         covers=lambda claim: claim.stage != "release" and says(claim.quantity,
+                                                                ("mixture", "mix", "mask", "share", "weights", "mixed"))),
     Part(number=6, title="Rollout log-probs, versions, queue policy and staleness limit",
          covers=_words("stale*", "queue", "async*", "lag", "partial_rollout*", "logprob", "age", "admission", "concurren*",
                        "off_policy", "generators", "weight_update", "mid_generation*", "version_span*", "weight_broadcast")),

@@ -33,6 +33,17 @@ def test_a_laboratory_of_which_no_claim_speaks_has_an_empty_answer_and_not_an_un
     assert row["qwen"].claims == () and row["qwen"].count == 0
 
 
+@pytest.mark.parametrize(("item", "laboratory", "claim"), [
+    ("Architecture", "meta", "meta.llama-3.1-8b.width"), ("Architecture", "qwen", "qwen.qwen3-8b.layers"),
+    ("Source mixture", "meta", "meta.llama-3.1.code_share"), ("Optimizer and schedule", "meta", "meta.llama-2.beta1"),
+    ("RL hyper-parameters", "meta", "meta.llama-2.ppo_clip"), ("Hardware and cost", "mistral", "mistral.mistral-large-3.gpus"),
+    ("RL hyper-parameters", "mistral", "mistral.magistral-small.epsilon_high"),
+])
+def test_a_number_that_a_laboratory_printed_is_an_answer(item: str, laboratory: str, claim: str) -> None:
+    (covers,) = [one.covers for one in ITEMS if one.title == item]
+    assert covers(builtin().claim(claim)) and comparison(builtin(), (laboratory,))[item][laboratory].count > 1
+
+
 def test_what_is_known_stands_before_what_is_withheld_and_the_rest_is_counted() -> None:
     for row in comparison(builtin(), ("meta", "qwen", "mistral")).values():
         for answer in row.values():

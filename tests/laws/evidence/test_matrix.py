@@ -102,6 +102,18 @@ def test_releases_stand_on_the_time_line_in_order_and_a_recalled_date_is_marked(
     assert by_name["kimi-k3"].trained_by == ()
 
 
+def test_what_is_said_of_a_line_of_releases_is_not_said_of_its_newest() -> None:
+    lineage = {claim.release for claim in map(builtin().claim, builtin().ids) if ".lineage." in claim.id}
+    assert lineage == {"deepseek-lineage", "glm-lineage", "kimi-lineage"}
+    assert not [claim.id for release in ("deepseek-v4", "glm-5.2", "kimi-k3") for claim in about(builtin())[release]
+                if ".lineage." in claim.id]
+
+
+def test_the_weights_of_a_model_are_not_those_of_a_mixture() -> None:
+    assert score(builtin(), "kimi-k3").parts[4].status == "not spoken of"
+    assert score(builtin(), "qwen3.7-max").parts[4].status == "withheld"
+
+
 def test_no_release_is_scored_complete_by_what_is_said_about_it() -> None:
     assert [part.number for part in PARTS] == list(range(1, 11))
     for release in builtin().releases:
