@@ -18,7 +18,7 @@ from scipy import stats
 
 from rollbook.evaluation.attempts import Attempt, best_of_n, majority_at_k, pass_at_k
 from rollbook.evaluation.comparison import claim
-from rollbook.evaluation.heldout import BOOTSTRAP_SEED
+from rollbook.evaluation.statistics import BOOTSTRAP_SEED
 from rollbook.evaluation.intervals import cluster_limits, exact
 from rollbook.evaluation.statistics import RESAMPLES, mcnemar, paired_bootstrap, wilson
 from rollbook.records import Interval

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from rollbook.evaluation.heldout import BOOTSTRAP_SEED
+from rollbook.evaluation.statistics import BOOTSTRAP_SEED
 from rollbook.evaluation.statistics import paired_bootstrap
 from rollbook.ledger import Ledger
 from rollbook.records import EvalReport, Interval, ResolvedRecipe, RollbookError

@@ -14,6 +14,8 @@ import click
 @click.option("--token", envvar="ROLLBOOK_TOKEN", help="Bearer token; made and printed where none is given.")
 @click.option("--dialect", default="hermes", show_default=True, type=click.Choice(["hermes", "llama3", "mistral", "fenced"]))
 @click.option("--max-tokens", default=512, show_default=True, help="Tokens of one answer at most.")
+@click.option("--keep", default=64, show_default=True, type=click.IntRange(min=1),
+              help="Conversations held for calls that go on from them; the one that was quiet longest is closed first.")
 @click.option("--fixed-sampling", is_flag=True, help="The server's sampling holds, whatever a request says.")
 @click.option("--record", type=click.Path(path_type=Path), help="File that gets exact ids, log-probs and versions a call.")
 @click.option("--require-gate", "gate_key", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PUBLIC_KEY",
@@ -41,7 +43,7 @@ def serve(model: str, port: int, token: str | None, gate_key: Path | None, wante
     policy = None if gate_key is None else _permitted(model, gate_key, wanted)
     log = CallLog(said["record"]) if said["record"] is not None else None
     sampling = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
-    how: Any = {"max_tokens": said["max_tokens"], "fixed": said["fixed_sampling"], "told": log}
+    how: Any = {"max_tokens": said["max_tokens"], "fixed": said["fixed_sampling"], "keep": said["keep"], "told": log}
     gateway = (gateway_of(model, said["dialect"], sampling, **how) if policy is None
                else gateway_over(policy, said["dialect"], sampling, **how))
     with serving(gateway, port=port, token=token, model=model) as served:
@@ -51,7 +53,8 @@ def serve(model: str, port: int, token: str | None, gate_key: Path | None, wante
             while True:
                 time.sleep(3600)
         except KeyboardInterrupt:
-            click.echo("stopped")
+            early = gateway.closed_early
+            click.echo("stopped" + (f"; {early} conversations were closed early, to hold {gateway.keep}" if early else ""))
     if log is not None:
         log.close()
 

@@ -16,10 +16,9 @@ from scipy import stats
 from rollbook.evaluation.differences import ComparisonRefused, Difference
 from rollbook.evaluation.intervals import ENOUGH, cluster_bootstrap
 from rollbook.evaluation.multiple import holm
-from rollbook.evaluation.statistics import mcnemar
+from rollbook.evaluation.statistics import BOOTSTRAP_SEED, mcnemar
 from rollbook.records import EvaluationResult, Interval
 
-SEED = 20251
 LEVEL = 0.95
 PARTS = 3
 Claim = Literal["gain", "loss", "none"]
@@ -107,7 +106,7 @@ def compared(before: Side, after: Side, changed: Difference) -> Compared:
 
 def _gain(of: str, pairs: Mapping[str, tuple[float, float]], families: Mapping[str, str]) -> Gain:
     gains = {name: a - b for name, (b, a) in pairs.items()}
-    interval = cluster_bootstrap(_clusters(gains, families), seed=SEED, level=LEVEL)
+    interval = cluster_bootstrap(_clusters(gains, families), seed=BOOTSTRAP_SEED, level=LEVEL)
     p_value = _p_value(list(pairs.values()))
     count = len(pairs)
     before, after = (math.fsum(pair[side] for pair in pairs.values()) / count for side in (0, 1))

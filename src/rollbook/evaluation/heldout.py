@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rollbook.evaluation.statistics import mcnemar, paired_bootstrap, wilson
+from rollbook.evaluation.statistics import BOOTSTRAP_SEED, mcnemar, paired_bootstrap, wilson
 from rollbook.records import (
     Comparison,
     Dispatch,
@@ -26,8 +26,6 @@ from rollbook.records import (
 )
 from rollbook.records.codec import canonical
 from rollbook.rollouts.solve import Rollouts
-
-BOOTSTRAP_SEED = 20251
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rollbook.evaluation.attempts import Attempt, Rule, average, best_of_n, majority_at_k, pass_at_k, per_task
 from rollbook.evaluation.intervals import ENOUGH, cluster_bootstrap
 from rollbook.evaluation.protocols import ProtocolRefused
-from rollbook.evaluation.statistics import wilson
+from rollbook.evaluation.statistics import BOOTSTRAP_SEED, wilson
 from rollbook.records import (
     Aggregation,
     EvaluationProtocol,
@@ -23,8 +23,6 @@ from rollbook.records import (
     Verdict,
 )
 from rollbook.rewards.magistral import format_gate
-
-SEED = 20251
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +100,7 @@ def interval(known: Mapping[str, float], family_of: Mapping[str, str]) -> Interv
     clusters: dict[str, list[float]] = {}
     for task, value in known.items():
         clusters.setdefault(family_of[task] if many else task, []).append(value)
-    return cluster_bootstrap(clusters, seed=SEED)
+    return cluster_bootstrap(clusters, seed=BOOTSTRAP_SEED)
 
 
 def by_family(known: Mapping[str, float], family_of: Mapping[str, str]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from scipy import stats
 from rollbook.records import Interval, RecordError
 
 RESAMPLES = 10_000
+BOOTSTRAP_SEED = 20251      # of every bootstrap interval of results and gains: computed again, they are the same
 
 
 def wilson(successes: float, count: int, *, level: float = 0.95) -> Interval:

@@ -47,8 +47,12 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def stored_hash(folder: Path) -> str:
-    """The hash of the weights in a model folder."""
-    return weight_hash(read_tensors(folder).items())
+    """The hash of the weights in a model folder; ModelError, whose `got` says why, where it holds none that can be read."""
+    try:
+        return weight_hash(read_tensors(folder).items())
+    except Exception as error:          # no weights file, or one that is none; each reader raises its own kind
+        raise ModelError("the model folder holds no weights that can be read", got=" ".join(str(error).split())[:160],
+                         fix="restore it from a copy") from error
 
 
 def load_into(decoder: Decoder, tensors: Mapping[str, Tensor]) -> None:

@@ -21,9 +21,8 @@ from starlette.routing import Route
 
 from rollbook.records import RollbookError
 from rollbook.serve.asking import Asked, Refused, chat, completion
-from rollbook.serve.gateway import Answered, Gateway
+from rollbook.serve.gateway import DEFAULT, Answered, Gateway
 
-DEFAULT = "default"
 LARGEST = 16 * 2**20        # bytes of a request
 REASONS = {"length": "length", "context_full": "length"}
 

@@ -24,6 +24,7 @@ from rollbook.rollouts.rendering import Renderer
 from rollbook.rollouts.solve import segments as sampled_segments
 from rollbook.serve.asking import Asked, Refused, Turn, messages_of
 
+DEFAULT = "default"     # the attempt of calls that name none: independent of each other, answered side by side
 OWNERS = {"tool": "tool", "user": "user", "system": "system"}
 GATHER_S = 0.005        # calls that come within this time are sampled together
 
@@ -31,7 +32,8 @@ GATHER_S = 0.005        # calls that come within this time are sampled together
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
     """What calls may have: tokens of a conversation and of an answer. `fixed`: the server's sampling settings hold, whatever a
-    request says, as training needs; `seed` is the server's.
+    request says, as training needs; `seed` is the server's. `keep` conversations are held for calls that go on from them, the one
+    that was quiet longest is closed first; None holds every one until its attempt is finished, as the trace of an attempt needs.
 
     Example: Allowed(context=2048, max_tokens=256, fixed=True)
     """
@@ -40,18 +42,23 @@ class Allowed:
     max_tokens: int
     seed: int = 0
     fixed: bool = False
+    keep: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Thread:
-    """One context of an attempt: the conversation as the agent knows it, and the tokens behind it."""
+    """One context of an attempt: the conversation as the agent knows it, and the tokens behind it. `used` counts calls of the
+    gateway, so that the smallest was quiet longest; a `busy` one is being answered."""
 
+    number: int
     turns: OpenTurns
     said: list[Turn]
     tools: tuple[ToolSchema, ...]
     segments: list[Segment]
     sampled: list[str] = field(default_factory=list)
     stop_reason: StopReason = "end_of_turn"
+    used: int = 0
+    busy: bool = False
 
     def part(self) -> Part:
         return Part(kind="context", parent=None, segments=tuple(self.segments), stop_reason=self.stop_reason,
@@ -71,13 +78,19 @@ class Answered:
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """All calls under one name, in order."""
+    """All calls under one name. Those of a named one are answered in their order, those of the default one side by side."""
 
     name: str
     threads: list[Thread] = field(default_factory=list)
+    opened: int = 0
     calls: int = 0
     closed: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def turn(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """What a call waits for before it is looked at."""
+        return contextlib.nullcontext() if self.name == DEFAULT else self.lock
 
 
 class Gateway:
@@ -90,6 +103,7 @@ class Gateway:
                  told: Callable[[dict[str, object]], None] | None = None):
         self.engine, self.renderer, self.sampling, self.told = engine, renderer, sampling, told
         self.context, self.max_tokens, self.seed, self.fixed = allowed.context, allowed.max_tokens, allowed.seed, allowed.fixed
+        self.keep, self.closed_early, self._calls = allowed.keep, 0, 0
         self.attempts: dict[str, Attempt] = {}
         self._guard = threading.Lock()
         self._waiting: list[tuple[OpenTurns, asyncio.Future[Completion]]] = []
@@ -120,7 +134,7 @@ class Gateway:
     async def chat(self, name: str, asked: Asked) -> Answered:
         """The answer to a conversation."""
         attempt = self.attempt(name)
-        async with attempt.lock:                        # calls of one attempt are answered one after the other
+        async with attempt.turn:
             thread = self._continued(attempt, asked)
             continued = thread is not None
             if thread is None:
@@ -138,7 +152,7 @@ class Gateway:
     async def complete(self, name: str, prompt: str, asked: Asked) -> Answered:
         """The continuation of a text, special tokens in it as the tokenizer reads them."""
         attempt = self.attempt(name)
-        async with attempt.lock:
+        async with attempt.turn:
             thread = self._thread(attempt, (Segment(owner="user", token_ids=self.tokenizer.encode(prompt)),), asked)
             before = len(thread.turns.token_ids)
             completion = await self._sample(attempt, thread, asked, before)
@@ -150,7 +164,7 @@ class Gateway:
         """The context whose conversation this one goes on from, with what is new in place; None where there is none."""
         for thread in reversed(attempt.threads):
             known, new = thread.said, asked.turns[len(thread.said):]
-            if (thread.tools == asked.tools and thread.stop_reason in ("end_of_turn", "stop_string") and new
+            if (not thread.busy and thread.tools == asked.tools and thread.stop_reason in ("end_of_turn", "stop_string") and new
                     and len(known) == len(asked.turns) - len(new) and _same(known, asked.turns[:len(known)])
                     and all(turn.role in OWNERS for turn in new) and thread.segments[-1].owner == "policy"):
                 replies = [Reply(owner=OWNERS[turn.role], content=turn.content, call=turn.call)     # type: ignore[arg-type]
@@ -172,11 +186,32 @@ class Gateway:
         if len(ids) >= self.context:
             raise Refused("the conversation does not fit the model's context", got=f"{len(ids)} tokens of {self.context}",
                           fix="send less of it")
-        request = Request(key=f"{attempt.name}/{len(attempt.threads)}", prompt_ids=ids, max_tokens=1, temperature=1.0, top_p=1.0,
+        request = Request(key=f"{attempt.name}/{attempt.opened}", prompt_ids=ids, max_tokens=1, temperature=1.0, top_p=1.0,
                           top_k=0, min_p=0.0, seed=self.seed)
-        thread = Thread(turns=self.engine.open(request), said=list(asked.turns), tools=asked.tools, segments=list(segments))
+        thread = Thread(number=attempt.opened, turns=self.engine.open(request), said=list(asked.turns), tools=asked.tools,
+                        segments=list(segments), used=self._calls)
+        attempt.opened += 1
         attempt.threads.append(thread)
+        self._let_go(thread)
         return thread
+
+    def _let_go(self, newest: Thread) -> None:
+        """Closes conversations beyond the limit, the one that was quiet longest first; what is being answered stays."""
+        if self.keep is None:
+            return
+        with self._guard:
+            held = sorted(((thread, attempt) for attempt in self.attempts.values() for thread in attempt.threads),
+                          key=lambda pair: pair[0].used)
+            over = len(held) - self.keep
+            for thread, attempt in [pair for pair in held if not pair[0].busy and pair[0] is not newest][:max(0, over)]:
+                thread.turns.close()
+                attempt.threads.remove(thread)
+                self.closed_early += 1
+                if self.told is not None:
+                    self.told({"attempt": attempt.name, "thread": thread.number,
+                               "closed": f"more than {self.keep} conversations, and this one was quiet longest"})
+                if not attempt.threads and not attempt.lock.locked():
+                    del self.attempts[attempt.name]
 
     async def _sample(self, attempt: Attempt, thread: Thread, asked: Asked, before: int) -> Completion:
         room = min(asked.max_tokens or self.max_tokens, self.max_tokens, self.context - before)
@@ -189,7 +224,12 @@ class Gateway:
             temperature=asked.temperature if free and asked.temperature is not None else s.temperature,
             top_p=asked.top_p if free and asked.top_p is not None else s.top_p,
             stop_ids=tuple(sorted(self.renderer.stop_ids - self.tokenizer.stop_ids)))
-        completion = await self._together(thread.turns)
+        self._calls += 1
+        thread.used, thread.busy = self._calls, True
+        try:
+            completion = await self._together(thread.turns)
+        finally:
+            thread.busy = False
         if completion.fault is not None:
             raise Refused("the policy could not answer", status=500, got=completion.fault.detail)
         thread.segments += sampled_segments(completion)
@@ -225,7 +265,7 @@ class Gateway:
 
     def _tell(self, attempt: Attempt, thread: Thread, before: int, completion: Completion) -> None:
         if self.told is not None:
-            self.told({"attempt": attempt.name, "thread": attempt.threads.index(thread), "prompt_tokens": before,
+            self.told({"attempt": attempt.name, "thread": thread.number, "prompt_tokens": before,
                        "prompt_ids": list(thread.turns.token_ids[:before]), "token_ids": list(completion.token_ids),
                        "logps": list(completion.logps), "versions": list(completion.versions),
                        "stop_reason": completion.stop_reason, "sampled": completion.sampled})

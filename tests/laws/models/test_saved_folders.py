@@ -5,7 +5,7 @@ import os
 import pytest
 from safetensors import SafetensorError
 
-from rollbook.models.weights import save_checkpoint
+from rollbook.models.weights import save_checkpoint, stored_hash
 from rollbook.records import ModelError
 
 
@@ -46,3 +46,13 @@ def test_every_file_of_a_checkpoint_is_synced_before_it_gets_its_name(tmp_path, 
     synced = {path.rpartition("/")[2] for path in calls[:named]}
     assert synced >= {"model.safetensors", "tokenizer.json", "generation_config.json"}
     assert calls[named + 1:] == [str(tmp_path)]
+
+
+@pytest.mark.parametrize("held", [{}, {"model.safetensors": b"\x00" * 40}, {"config.json": b"{", "model.safetensors": b""},
+                                  {"model.safetensors.index.json": b"{}"}])
+def test_a_folder_without_weights_that_can_be_read_is_one_error_whatever_its_reader_raised(tmp_path, held):
+    for name, data in held.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(ModelError, match="no weights that can be read") as refused:
+        stored_hash(tmp_path)
+    assert refused.value.got

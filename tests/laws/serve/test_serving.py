@@ -27,11 +27,11 @@ TOOL = {"type": "function", "function": {"name": "do", "description": "Does it."
     "type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}}}
 
 
-def gateway(script: Callable[[str, int], str], fixed: bool = False,
+def gateway(script: Callable[[str, int], str], fixed: bool = False, keep: int | None = None,
             told: CallLog | None = None) -> tuple[Gateway, ScriptedSampler]:
     sampler = ScriptedSampler(script)
     renderer = Renderer(TOKENIZER, dialect("hermes"), announces=False)
-    allowed = Allowed(context=5000, max_tokens=200, fixed=fixed)
+    allowed = Allowed(context=5000, max_tokens=200, fixed=fixed, keep=keep)
     return Gateway(turn_sampler(sampler), renderer, SAMPLING, allowed, told=told), sampler
 
 
@@ -121,6 +121,51 @@ def test_many_agents_at_once_are_sampled_together() -> None:
     with served(lambda name, turn: "4") as (one, sampler), ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda n: ask(client(one, str(n)), [USER]).choices[0].message.content, range(16)))
     assert found == ["4"] * 16 and sum(sampler.batches) == 16 and max(sampler.batches) > 1
+
+
+def plain(one: Serving) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{one.address}/v1", api_key=one.token, max_retries=0)
+
+
+def test_calls_that_name_no_attempt_are_sampled_together_and_those_of_one_attempt_in_their_order() -> None:
+    def together(agent: Callable[[Serving], openai.OpenAI]) -> int:
+        with served(lambda name, turn: "4") as (one, sampler), ThreadPoolExecutor(8) as pool:
+            asked = [[{"role": "user", "content": f"task {n}"}] for n in range(8)]
+            found = list(pool.map(lambda messages: ask(agent(one), messages).choices[0].message.content, asked))
+        assert found == ["4"] * 8 and sum(sampler.batches) == 8 and len({one.key for one in sampler.asked}) == 8
+        return max(sampler.batches)
+    assert together(plain) > 1 and together(client) == 1
+
+
+def test_the_conversation_that_was_quiet_longest_is_closed_first_and_that_is_on_file(tmp_path: Path) -> None:
+    log = CallLog(tmp_path / "calls.jsonl")
+    answer = {"role": "assistant", "content": "4"}
+
+    def about(n: int) -> list[Any]:
+        return [{"role": "user", "content": f"task {n}"}]
+
+    def continued(one: Serving, n: int) -> bool:
+        before = sum(thread.number == n for thread in one.gateway.attempt("default").threads)
+        ask(plain(one), [*about(n), answer, {"role": "user", "content": "on"}])
+        held = one.gateway.attempt("default").threads
+        return before == 1 and any(thread.number == n and len(thread.sampled) == 2 for thread in held)
+
+    with served(lambda name, turn: "4", keep=2, told=log) as (one, sampler):
+        for n in range(2):
+            ask(plain(one), about(n))
+        assert continued(one, 0)                # 1 is now the quiet one
+        ask(plain(one), about(2))
+        assert [thread.number for thread in one.gateway.attempts["default"].threads] == [0, 2] and one.gateway.closed_early == 1
+        assert not continued(one, 1)            # answered as a new conversation, and 2 stays because it spoke last
+        assert [thread.number for thread in one.gateway.attempts["default"].threads] == [2, 3]
+        for n in range(3):                      # an attempt of which nothing is held is none
+            ask(client(one, f"named{n}"), about(n))
+        assert sorted(one.gateway.attempts) == ["named1", "named2"]
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
+    closed = [(line["attempt"], line["thread"]) for line in lines if "closed" in line]
+    assert closed == [("default", 1), ("default", 0), ("default", 2), ("default", 3), ("named0", 0)]
+    assert len({one.key for one in sampler.asked}) == len(sampler.asked)       # no key of uniforms is taken twice
 
 
 @pytest.mark.parametrize(("body", "words"), [

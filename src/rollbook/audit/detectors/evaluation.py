@@ -15,8 +15,7 @@ from rollbook.audit.outside import Outside
 from rollbook.audit.starts import Starts
 from rollbook.evaluation.attempts import Attempt
 from rollbook.evaluation.best_of import picked
-from rollbook.evaluation.heldout import BOOTSTRAP_SEED
-from rollbook.evaluation.statistics import mcnemar, paired_bootstrap, wilson
+from rollbook.evaluation.statistics import BOOTSTRAP_SEED, mcnemar, paired_bootstrap, wilson
 from rollbook.ledger import TraceTable
 from rollbook.records import (
     BestOf,

@@ -14,7 +14,7 @@ from rollbook.audit.index import RunIndex
 from rollbook.evaluation.gate import Ground, breaches, document, evaluations, measure, moment, policy_files, refused
 from rollbook.evaluation.signing import GateRefused, KeyRefused, SigningUnavailable, covers, fingerprint, verify
 from rollbook.models.weights import stored_hash
-from rollbook.records import GateDecision, Incident, LedgerError, PolicyVersion, RecordError, RunEnd, StageEnd
+from rollbook.records import GateDecision, Incident, LedgerError, ModelError, PolicyVersion, RecordError, RunEnd, StageEnd
 
 AGAIN = "take the permission back with a signed refusal, then have the policy decided again"
 
@@ -150,8 +150,8 @@ class GateDetector(Detector):
                                        f"{differing[0]}", "restore the checkpoint from a copy of the run, or decide again")
         try:
             weights = stored_hash(place)
-        except Exception as error:          # no weights file, or one that is none; each reader raises its own kind
-            return self.fail(identity, f"the files it names hold no weights that can be read ({error})"[:200], AGAIN)
+        except ModelError as error:
+            return self.fail(identity, f"the files it names hold no weights that can be read ({error.got})", AGAIN)
         if weights != decision.weights:
             self.fail(identity, f"the files it names hold weights {weights[:12]}, it allows {decision.weights[:12]}", AGAIN)
         return None

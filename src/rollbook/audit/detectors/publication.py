@@ -13,7 +13,7 @@ from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.audit.starts import Starts
 from rollbook.models.weights import stored_hash
-from rollbook.records import Merged, ModuleUpdate, PolicyVersion, Probe, RunEnd, SftReport, StageEnd, StepReport
+from rollbook.records import Merged, ModelError, ModuleUpdate, PolicyVersion, Probe, RunEnd, SftReport, StageEnd, StepReport
 from rollbook.records.recipe import PolicyGradient
 
 AGREE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}        # mean absolute difference of log-probs, nats per token
@@ -354,8 +354,8 @@ class PublicationDetector(Detector):
             return None
         try:
             held = stored_hash(place)
-        except Exception as error:          # no weights file, or one that is none; each reader raises its own kind
-            return self.fail(identity, f"{folder} holds no weights that can be read ({error})"[:200], RESTORE)
+        except ModelError as error:
+            return self.fail(identity, f"{folder} holds no weights that can be read ({error.got})", RESTORE)
         if held != version.weights:
             return self.fail(identity, f"{folder} holds weights {held[:12]}, the stage ended with version {version.index}, which "
                              f"has {version.weights[:12]}", RESTORE)
