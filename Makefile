@@ -14,7 +14,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile
 STRICT := $(wildcard $(addprefix src/rollbook/,records objectives experience evaluation recipes))
 
-.PHONY: pipelines help install demo demo-tiny demo-seeds test test-vllm lint browser mutants soak faults bench bench-math bench-verifier bench-curation bench-peers bench-recording bench-recording-share bench-statistics clean
+.PHONY: pipelines help install demo demo-tiny demo-seeds test test-exports test-vllm lint browser mutants soak faults bench bench-math bench-verifier bench-curation bench-peers bench-recording bench-recording-share bench-statistics clean
 
 help:
 	@printf '%s\n' 'make demo        install, then train the built-in recipe at lab scale (runs/demo)' \
@@ -25,7 +25,8 @@ help:
 	  'make browser     the viewer in a real headless Chromium' \
 	  'make mutants     every hazard reintroduced: each must fail a test' \
 	  'make soak        kill -9 at every write boundary and at random instants, and the tests that take minutes' \
-	  'make test-vllm  install vLLM into .venv-vllm, then sample, update and compare with the real one' \
+	  'make test-exports  TensorBoard, MLflow, W&B, trackio read back what was handed to them' \
+  'make test-vllm  install vLLM into .venv-vllm, then sample, update and compare with the real one' \
 	  'make faults      every fault put into the producer, and the table of what caught it' \
 	  'make bench-statistics  what intervals and tests of evaluations promise, by simulation' \
 	  'make bench-recording  what recording and auditing cost' \
@@ -91,6 +92,11 @@ lint: $(STAMP)
 browser: $(STAMP)
 	$(PIP) install --quiet --constraint constraints.txt '.[browser]'
 	$(BIN)/python -m pytest -m browser -p no:xdist tests/browser
+
+# W&B reads an offline run from Python up to 0.25; what later versions write is read by it too.
+test-exports: $(STAMP)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[tensorboard,mlflow,wandb,trackio,otel]' 'wandb<0.26'
+	$(BIN)/python -m pytest -m exports -p no:xdist tests/exports
 
 # The server lives in .venv-vllm; tests and learner in .venv. About three minutes on two cores once it is installed.
 test-vllm: $(STAMP) .venv-vllm/.installed

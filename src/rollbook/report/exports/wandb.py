@@ -23,4 +23,5 @@ def write(run: Handed, out: Path) -> Path:
         made.log({**row.values, "step": row.step, "recorded_s": row.time_s})
     folder = Path(made.dir).parent
     made.finish()
+    wandb.teardown()        # its service writes on after `finish` returns; now everything is in the file
     return folder
