@@ -32,7 +32,7 @@ def same(found, wanted):
 
 def test_wandbs_own_reader_finds_every_number_of_an_offline_run(run, tmp_path):
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore          # until 0.25; later versions read in a program of their own
+    from wandb.sdk.internal.datastore import DataStore  # until 0.25; later versions read in a program of their own
 
     (file,) = wandb.write(run, tmp_path).glob("*.wandb")
     store = DataStore()
