@@ -37,7 +37,7 @@ def test_the_page_has_no_script_and_no_other_address(page: Page) -> None:
 def test_each_claim_of_a_release_stands_once_with_its_label_value_and_source(page: Page) -> None:
     own = [claim for claim in map(builtin().claim, builtin().ids) if claim.release in NAMES]
     assert {f"claim-{claim.id}" for claim in own} == {name for name in attributes(page, "id") if name.startswith("claim-")}
-    for words in ("The upper clip width is larger than Medium's", "case-study, 6.9; Magistral, arXiv 2506.10910",
+    for words in ("The upper clip width is larger because the cold start", "case-study, 6.9; Magistral, arXiv 2506.10910",
                   "2048 sequences per batch", "assumes: generation is asynchronous"):
         assert words in page.text, words
 
