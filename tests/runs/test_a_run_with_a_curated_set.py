@@ -31,14 +31,16 @@ SMALL = ("tasks.families=null", "tasks.train=24", "tasks.heldout=8", "tasks.max_
 
 
 def recipe(folder, *more):
-    return resolve(load("dapo"), "tiny", (*SMALL, f"tasks.curated={folder}", *more))
+    given = {one.partition("=")[0]: one for one in (*SMALL, f"tasks.curated={folder}", *more)}
+    return resolve(load("dapo"), "tiny", tuple(given.values()))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("curated")
     rows = [{"problem": f"{n} + {n * 7 % 31} =", "reference": str(n + n * 7 % 31),
-             "lineage": {"generator": "mine"}} for n in range(48)]
+             "lineage": {"generator": "mine"}, "weight": 1 + n % 3, "traces": [{"text": f"\\boxed{{{n + n * 7 % 31}}}"}]}
+            for n in range(48)]
     (made / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (made / "c.yaml").write_text(FILE)
     curate(load_pipeline(made / "c.yaml"), Helpers(folder=made), made / "set", lambda _: None)
@@ -49,7 +51,9 @@ def test_the_set_goes_into_the_run_which_goes_on_without_its_folder_and_audits_c
     gone = tmp_path / "gone"
     shutil.copytree(folder / "set", gone)
     out = tmp_path / "run"
-    run_recipe(recipe(gone), out, Quiet(), until="cold_start")
+    mixed = ("stages.cold_start.traces=null", "stages.cold_start.general_share=0.0", "stages.cold_start.data={curated: 1.0}",
+             "stages.cold_start.steps=8")
+    run_recipe(recipe(gone, *mixed), out, Quiet(), until="cold_start")
     shutil.rmtree(gone)
     assert resume_run(out, Quiet()) == 0
     with Ledger.open(out, write=False) as ledger:
@@ -63,6 +67,7 @@ def test_the_set_goes_into_the_run_which_goes_on_without_its_folder_and_audits_c
     report = audit_run(out)
     assert not [row for row in report.rows if row.result == "fail"], report
     assert any("48 raw tasks drawn again" in row.evidence for row in report.rows)
+    assert any("24 traces of the curated set made again" in row.evidence for row in report.rows)
     _exported_set_is_the_one_that_was_trained_on(out, tmp_path / "bundle", stored)
 
 
@@ -74,6 +79,20 @@ def _exported_set_is_the_one_that_was_trained_on(run, bundle, stored):
         assert (again.made, again.data) == (stored.made, stored.data)
         assert [content_id(one) for one in again.stages] == [content_id(one) for one in stored.stages]
         assert _tasks(given.recipe.settings, again)[1] == _tasks(given.recipe.settings, stored)[1]
+
+
+def test_a_curriculum_over_rows_with_weights_is_refused_before_anything_is_made(folder, tmp_path):
+    how = "{low: 0.1, high: 0.9, renew: 20, explore: 0.3, easy: 0.0, hard: 0.1, report: 5}"
+    with pytest.raises(RecipeError, match=r"stages\.rl\.curriculum cannot go with rows that have a weight"):
+        run_recipe(recipe(folder / "set", f"stages.rl.curriculum={how}"), tmp_path / "run", Quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stage_that_would_learn_from_traces_that_are_all_left_out_is_refused_before_anything_is_made(folder, tmp_path):
+    with pytest.raises(RecipeError, match="none can be imitated, got 24 longer than the task's budget"):
+        run_recipe(recipe(folder / "set", "stages.cold_start.data={curated: 1.0}", "tasks.max_tokens=3",
+                          "reward.numbers={length_max: 3, length_cache: 1}"), tmp_path / "run", Quiet())
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_set_than_the_named_one_is_refused_before_anything_is_made(folder, tmp_path):

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 
 from rollbook.audit.export import Part, Source, observations
 from rollbook.ledger import columns
-from rollbook.ledger.bundle import CURATED
+from rollbook.ledger.bundle import CURATED as FOLDER
 from rollbook.records import Batch, EnvironmentImage, SftReport, StageEnd, Task, Update, encode
 from rollbook.records.codec import OBSERVED
+from rollbook.records.graph import CURATED, learns_curated
 from rollbook.records.recipe import Evaluate, PassRate, PolicyGradient, Pretrained, Sft, Stage
 
 Told = Callable[[str], None]
@@ -63,7 +64,7 @@ def _tasks(source: Source) -> Part:
          source.records(part.place("split.jsonl"), "SplitManifest", "Decontamination"), none)
     if source.recipe.settings.tasks.curated is not None:
         _put(part, "the curated set that the tasks are drawn from, with the records of its stages", "curated",
-             source.curated(CURATED), none)
+             source.curated(FOLDER), none)
     if _stages(source, PassRate):
         _put(part, "tasks kept by pass rate, and rejections by reason", "selection.jsonl",
              source.records(part.place("selection.jsonl"), "Selection"), "the stage had not ended")
@@ -76,13 +77,17 @@ def _synthesis(source: Source) -> Part:
     if not stages:
         part.none["synthetic data"] = "no stage of this recipe trains on any"
         return part
-    count = source.table(part.place("demonstrations.jsonl"), lambda name: name.partition("/")[0] in stages)
+    count = source.table(part.place("demonstrations.jsonl"), lambda name: name.partition("/")[0] in {*stages, CURATED})
     _put(part, "demonstrations with messages, author and validation", "demonstrations.jsonl", count, "the stage had not begun")
     source.writer.json(part.place("mixture.json"), {name: encode(stage) for name, stage in stages.items()})
     part.holds["mixture of styles and share of general answers"] = part.place("mixture.json")
     _code(part, source, "programs that write the traces, prompts of the general answers, their sampling", "tasks",
           "orchestration/stages")
-    part.none["a teacher model"] = "traces are written by programs; general answers come from the policy the stage starts from"
+    if any(learns_curated(stage) for stage in stages.values()):
+        part.missing["who wrote the traces of the curated set, and how"] = "the rows say no more than the author of each"
+    else:
+        part.none["a teacher model"] = ("traces are written by programs; general answers come from the policy the stage starts "
+                                        "from")
     return part
 
 

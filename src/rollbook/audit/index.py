@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -35,6 +36,8 @@ from rollbook.records import (
     Verdict,
 )
 from rollbook.records.recipe import PolicyGradient, Sft
+from rollbook.tasks import TaskError
+from rollbook.tasks.curated import rows_in
 
 RECENT_TOKENS = 4_000_000       # trajectories kept in memory for the batches that follow them, by their tokens: about half a GiB
 
@@ -112,6 +115,19 @@ class RunIndex:
             return self.curated, self.ledger.get(self.curated.tasks)
         except LedgerError:
             return None
+
+    @cached_property
+    def weights(self) -> Mapping[str, int]:
+        """How often one pass draws a training task, where its row of the curated set weighs more than one; by the rows alone."""
+        if self.kept_set is None:
+            return {}
+        try:
+            rows = {str(row.number): row.more.get("weight", 1) for row in rows_in(self.kept_set[1])}
+        except TaskError:
+            return {}
+        found = {task: rows.get(self.raws[self.tasks[task].raw].lineage.get("row", ""), 1) for task in self.train
+                 if self.tasks[task].raw in self.raws}
+        return {task: weight for task, weight in found.items() if weight > 1}
 
     @property
     def train(self) -> tuple[str, ...]:

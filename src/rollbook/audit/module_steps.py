@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
+from rollbook.audit.copied import times_shown
 from rollbook.audit.elements import due_elements, due_order, merge_fault
 from rollbook.audit.estimator import rate
 from rollbook.audit.index import RunIndex
@@ -45,7 +46,8 @@ class ModuleSteps:
                 self.rankings[identity] = record
                 self.of_table.setdefault((run.table or "").partition("/")[0], []).append(identity)
             case Demonstration():
-                self.demonstrated.setdefault((run.table or "").partition("/")[0], []).append(identity)
+                self.demonstrated.setdefault((run.table or "").partition("/")[0], []).extend(
+                    [identity] * times_shown(run, record))
             case Batch():
                 self.batches[identity] = record.tensors
             case StepReport():

@@ -33,7 +33,7 @@ from rollbook.records import (
     StageEnd,
     Update,
 )
-from rollbook.records.graph import START, inputs
+from rollbook.records.graph import CURATED, START, inputs
 from rollbook.records.recipe import Distill, PolicyGradient, Preference, RewardModel, Sft
 from rollbook.training.policy import PolicyLearner
 
@@ -73,7 +73,7 @@ class Replay(Beside):
             raise LedgerError("the run has no training stage of this name", got=", ".join(strange),
                               fix=f"one of: {', '.join(training)}")
         self.stages = {name: stage for name, stage in training.items() if not only or name in only}
-        self.read = {source for stage in self.stages.values() for source in inputs(stage).values()}
+        self.read = {source for stage in self.stages.values() for source in (*inputs(stage).values(), CURATED)}
         self.asked = threads
         self.dtype, self.threads = prepared(ledger, recipe, self.first, threads)
         self.unlike = unlike(ledger.manifest, {**environment_manifest(), "threads": self.threads})

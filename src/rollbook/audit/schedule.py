@@ -134,7 +134,7 @@ class Schedule:
         name, step, wave = record.scope.split("/")
         state = self.stages.get(name)
         if state is None:
-            state = self.stages[name] = Issuing(Order(pool(run, stage.tasks), _seed(run)))
+            state = self.stages[name] = Issuing(Order(drawn(run, stage.tasks), _seed(run)))
         due = (state.step, state.waves) if step == f"{state.step:06d}" else (state.step + 1, 0)
         if (step, wave) != (f"{due[0]:06d}", f"{due[1]}"):
             yield (identity, f"{record.scope} was issued where step {due[0]}, wave {due[1]} is due", ORDER)
@@ -154,7 +154,7 @@ class Schedule:
         name = record.scope.partition("/")[0]
         state = self.flowing.get(name)
         if state is None:
-            state = self.flowing[name] = Flowing(Order(pool(run, stage.tasks), _seed(run)))
+            state = self.flowing[name] = Flowing(Order(drawn(run, stage.tasks), _seed(run)))
         if record.scope != f"{name}/g/{state.groups:06d}":
             yield (identity, f"{record.scope} was issued where group {state.groups} is due", ORDER)
         state.groups += 1
@@ -176,7 +176,7 @@ class Schedule:
         name, step = record.scope.split("/")
         state = self.stages.get(name)
         if state is None:
-            state = self.stages[name] = Issuing(Order(pool(run, stage.tasks), _seed(run)))
+            state = self.stages[name] = Issuing(Order(drawn(run, stage.tasks), _seed(run)))
         state.step += 1
         due = state.order.take(state.place, stage.prompts)
         state.place += stage.prompts
@@ -218,6 +218,11 @@ def pool(run: RunIndex, source: str) -> tuple[str, ...]:
     chosen = run.selections.get(source)
     kept = set(chosen.kept) if chosen is not None else set()
     return tuple(task for task in run.train if task in kept)
+
+
+def drawn(run: RunIndex, source: str) -> tuple[str, ...]:
+    """What one pass over a pool draws: every task as often as its row of the curated set weighs, once where there is none."""
+    return tuple(task for task in pool(run, source) for _ in range(run.weights.get(task, 1)))
 
 
 def _seed(run: RunIndex) -> int:

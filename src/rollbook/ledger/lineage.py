@@ -277,7 +277,8 @@ class _Graph:
         self._join(self._policy_key(end.started) if end else f"policy:{begins(plan)}" if plan is not None else None, key)
         if end and end.started not in facts.versions:
             self.problems.append(f"stage {stage} began with a policy that the run does not hold ({end.started[:22]})")
-        self._join(f"table:{stage}/demonstrations", key)
+        for source in (stage, *(getattr(plan, "data", None) or ())):
+            self._join(f"table:{source}/demonstrations", key)
         chosen = plan.tasks if isinstance(plan, PolicyGradient) and plan.tasks in facts.selections else None
         issued = facts.issued.get(stage, set())
         if chosen is not None:

@@ -38,7 +38,7 @@ def stream_of(session: Session, stage: PolicyGradient, tasks: Sequence[Task], st
     """The tasks in the order in which they are attempted: each in its turn, or as the stage's curriculum draws them."""
     seed = session.settings.run.seed
     if stage.curriculum is None:
-        return TaskStream(tasks, seed=seed, cursor=state.cursor if state else 0)
+        return TaskStream(tasks, seed=seed, cursor=state.cursor if state else 0, weights=session.sides.weights)
     stream = PoolStream(tasks, stage.curriculum, seed=seed)
     if state is not None:
         file = folder(session.root) / FILE

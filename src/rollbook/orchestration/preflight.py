@@ -41,7 +41,7 @@ def preflight(recipe: ResolvedRecipe, *, stage: str | None, groups: int, model: 
         judge = judging(session, chosen.reward).judge
         rollouts = session.rollouts(chosen.sampling)
         envelope = rollouts.envelope(session.versions[START].weights)
-        stream = TaskStream(sides.train, seed=recipe.settings.run.seed, cursor=0)
+        stream = TaskStream(sides.train, seed=recipe.settings.run.seed, cursor=0, weights=sides.weights)
         tasks = [next(stream) for _ in range(groups)]
         began = time.monotonic()
         traces = rollouts.solve(tasks, chosen.per_task, scope="preflight", envelope=envelope)

@@ -21,6 +21,7 @@ from rollbook.models.load import Policy, load_policy, news
 from rollbook.models.runtime import prepare
 from rollbook.orchestration.engines import engine_of
 from rollbook.orchestration.environment_proof import prove_environment
+from rollbook.orchestration.imitation import check_imitated
 from rollbook.orchestration.judges import default_judging
 from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
@@ -29,7 +30,7 @@ from rollbook.orchestration.session import Progress, Session
 from rollbook.orchestration.sourcing import curated_tasks, kept_set, pinned, record_set
 from rollbook.orchestration.stages import run_stage, steps_of
 from rollbook.orchestration.state import StepState, drop_state, read_state, restore
-from rollbook.orchestration.supported import check_supported, check_written
+from rollbook.orchestration.supported import check_supported, check_weights, check_written
 from rollbook.orchestration.surroundings import environment_tasks, surroundings
 from rollbook.records import (
     Diverged,
@@ -77,6 +78,8 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
         progress.note(f"left out of the curated set: {count} {why}")
     _check_context(recipe.settings, policy, sides)
     check_written(recipe.settings, sides.train)
+    check_weights(recipe.settings, sides)
+    check_imitated(recipe.settings, (acquired, sides), policy.tokenizer, progress)
     protect(_side(acquired, sides.train), registered(), likeness=LIKENESS)
     manifest = _manifest(recipe, policy)
     taken = None if reuse is None else reusable(recipe, manifest, reuse)

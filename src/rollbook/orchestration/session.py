@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -151,13 +152,19 @@ class Session:
 
 
 class TaskStream(Iterator[Task]):
-    """Tasks in an order that depends on seed and position alone: every pass over them is its own permutation."""
+    """Tasks in an order that depends on seed and position alone: every pass over them is its own permutation.
 
-    def __init__(self, tasks: Sequence[Task], *, seed: int, cursor: int):
+    A pass holds a task as often as `weights` says, once where it says nothing.
+    """
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int, cursor: int, weights: Mapping[TaskId, int] = MappingProxyType({})):
         self.tasks, self.seed, self.cursor = tasks, seed, cursor
+        self._drawn = tuple(task for task in tasks for _ in range(weights.get(task.id, 1) if weights else 1))
+        self._pass: tuple[int, np.ndarray] | None = None
 
     def __next__(self) -> Task:
-        epoch, place = divmod(self.cursor, len(self.tasks))
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.tasks))
+        epoch, place = divmod(self.cursor, len(self._drawn))
+        if self._pass is None or self._pass[0] != epoch:
+            self._pass = epoch, np.random.default_rng([self.seed, epoch]).permutation(len(self._drawn))
         self.cursor += 1
-        return self.tasks[int(order[place])]
+        return self._drawn[int(self._pass[1][place])]

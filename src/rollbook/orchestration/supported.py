@@ -13,7 +13,7 @@ from rollbook.orchestration.judges import check_rewards
 from rollbook.records import RecipeError, Task
 from rollbook.records.graph import family_of
 from rollbook.records.recipe import Embedded, Fsdp2, PolicyGradient, SamplingSettings, Settings, Sft
-from rollbook.tasks import TaskError, applicable
+from rollbook.tasks import Split, TaskError, applicable
 
 
 def check_supported(settings: Settings) -> None:
@@ -97,6 +97,17 @@ def _check_kept(name: str, stage: PolicyGradient, settings: Settings) -> None:
 def _restricted(sampling: SamplingSettings) -> bool:
     """Whether tokens are drawn from a part of the vocabulary, or not drawn at all."""
     return sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0 or sampling.temperature == 0.0
+
+
+def check_weights(settings: Settings, sides: Split) -> None:
+    """Refuses a curriculum over tasks that a curated set weighs: it draws by its own rule."""
+    found = [name for name, stage in settings.stages.items()
+             if isinstance(stage, PolicyGradient) and stage.curriculum is not None]
+    if found and sides.weights:
+        raise RecipeError(f"stages.{found[0]}.curriculum cannot go with rows that have a weight",
+                          got=f"{len(sides.weights)} of the {len(sides.train)} training tasks weigh more than 1",
+                          why="a curriculum draws by what it measures; the weights would be ignored",
+                          fix=f"curate again without UpsampleHard, or --set stages.{found[0]}.curriculum=null")
 
 
 def check_written(settings: Settings, train: Sequence[Task]) -> None:

@@ -37,15 +37,16 @@ SOURCES: Mapping[str, tuple[tuple[type, ...], str]] = {
 DATA: Mapping[type, tuple[tuple[type, ...], str]] = {
     Sft: ((RejectionSampling, Revise, Lessons), "demonstrations"), RewardModel: RANKINGS, Preference: RANKINGS}
 
+RESERVED = {graph.START: "the initial model", graph.TRAIN: "the training tasks", graph.CURATED: "the traces of a curated set"}
+
 
 def check(stages: Mapping[str, Stage], problems: Problems) -> None:
     """Adds every missing input, every input of another kind, reserved names and cycles."""
     if not stages:
         refuse(problems, "stages must name at least one stage", "none", "there is nothing to run", "add one")
-    for name in (graph.START, graph.TRAIN):
+    for name, means in RESERVED.items():
         if name in stages:
-            refuse(problems, f"stages.{name} is a reserved name", repr(name), "it means the initial model or the training tasks",
-                   "rename the stage")
+            refuse(problems, f"stages.{name} is a reserved name", repr(name), f"it means {means}", "rename the stage")
     for name, stage in stages.items():
         for field, source in graph.inputs(stage).items():
             _check_input(stages, name, field, source, problems)

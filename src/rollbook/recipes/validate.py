@@ -24,6 +24,7 @@ from rollbook.records.recipe import (
     SamplingSettings,
     Settings,
     Sft,
+    Stage,
     Tiny,
 )
 
@@ -43,6 +44,7 @@ def check(settings: Settings, problems: Problems) -> None:
         path = f"stages.{name}"
         check_source(getattr(stage, "tasks", graph.TRAIN), path, settings, problems)
         check_lora(stage, path, settings, problems)
+        _check_imitated(stage, path, settings, problems)
         match stage:
             case Evaluate():
                 _check_evaluate(stage, path, settings, problems)
@@ -139,6 +141,10 @@ def _check_families(settings: Settings, problems: Problems) -> None:
                         "the range is empty", f"lower {low} or raise {high}")
 
 
+def _check_imitated(stage: Stage, path: str, settings: Settings, problems: Problems) -> None:
+    if graph.learns_curated(stage) and settings.tasks.curated is None:
+        refuse(problems, f"{path} learns from the traces of a curated set, and the recipe names none", f"data {graph.CURATED}",
+               "there would be nothing to imitate", "name the folder of the set in tasks.curated")
 
 
 def _check_evaluate(stage: Evaluate, path: str, settings: Settings, problems: Problems) -> None:

@@ -32,15 +32,16 @@ class Sft:
     """Supervised fine-tuning on reasoning traces, with a share of general chat kept.
 
     `traces` maps the style of a trace that programs write for `tasks` to its weight in the mixture, `data` a stage whose
-    demonstrations are learnt from (rejection sampling, critique and revision) to its weight; with both, all weights are one
-    mixture. `steps` x `batch` demonstrations are shown in all; where `data` holds fewer they are shown again, each pass in an
-    order of its own. The general part is answered by the policy the stage starts from. As `text` (continued pre-training) every
-    demonstration is a document without a chat template, of which all tokens are learnt, the problem's too; a share `fim` of the
-    documents has its middle moved to the end (fill in the middle, 2207.14255). `repeats` says what carries no loss for repeating.
+    demonstrations are learnt from (rejection sampling, critique and revision), or `curated`, the traces of the run's curated set,
+    to its weight; with both, all weights are one mixture. `steps` x `batch` demonstrations are shown in all; where `data` holds
+    fewer they are shown again, each pass in an order of its own. The policy the stage starts from answers the general part.
+    As `text` (continued pre-training) every demonstration is a document without a chat template, of which all tokens are learnt,
+    the problem's too; a share `fim` of the documents has its middle moved to the end (fill in the middle, 2207.14255). `repeats`
+    says what carries no loss for repeating.
     """
 
     policy: str
-    traces: Mapping[str, float]
+    traces: Mapping[str, float] = field(default_factory=dict)
     steps: int
     batch: int
     general_share: float

@@ -30,6 +30,7 @@ from rollbook.records.recipe import (
 START = "start"
 TRAIN = "train"
 FAMILY = "family:"      # family:NAME are the training tasks of one family
+CURATED = "curated"     # as data of a stage that imitates: the traces of the run's curated set
 POLICIES = ("policy", "base", "reference", "merging.base", "labeler.policy")        # fields that name whose policy is meant
 
 
@@ -45,16 +46,16 @@ def inputs(stage: Stage) -> dict[str, str]:
             named = {"policy": stage.policy, "tasks": stage.tasks, "reference": stage.reference, "critic.start": start,
                      **teachers}
             if stage.pretraining is not None:
-                named |= _each("pretraining.data", stage.pretraining.data)
+                named |= _each("pretraining.data", _stages(stage.pretraining.data))
         case Distill():
             teachers = {f"teachers.{family}": name for family, name in stage.teachers.items()}
             named = {"policy": stage.policy, "tasks": stage.tasks, **teachers}
             if stage.hard is not None:
-                named |= _each("hard.data", stage.hard.data)
+                named |= _each("hard.data", _stages(stage.hard.data))
         case PassRate():
             named = {"policy": stage.policy, "tasks": stage.tasks}
         case Sft():
-            named = {"policy": stage.policy, "tasks": stage.tasks, **_each("data", stage.data)}
+            named = {"policy": stage.policy, "tasks": stage.tasks, **_each("data", _stages(stage.data))}
         case RewardModel():
             named = {"policy": stage.policy, **_each("data", stage.data)}
         case Comparisons():
@@ -93,6 +94,24 @@ def family_of(source: str) -> str | None:
 def _each(field: str, names: Iterable[str]) -> dict[str, str | None]:
     """One input for every name under a field."""
     return {f"{field}.{name}": name for name in names}
+
+
+def _stages(data: Iterable[str]) -> list[str]:
+    """The sources of demonstrations that are stages."""
+    return [name for name in data if name != CURATED]
+
+
+def learns_curated(stage: Stage) -> bool:
+    """Whether a stage imitates the traces of the run's curated set."""
+    match stage:
+        case Sft():
+            return CURATED in stage.data
+        case PolicyGradient():
+            return stage.pretraining is not None and CURATED in stage.pretraining.data
+        case Distill():
+            return stage.hard is not None and CURATED in stage.hard.data
+        case _:
+            return False
 
 
 def own(field: str) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollbook.records import Budget, CodecError, RawTask, SplitManifest, Task, content_id, decode, digest
+from rollbook.records import Budget, CodecError, RawTask, SplitManifest, Task, TaskId, content_id, decode, digest
 from rollbook.records.curation import CuratedSet, CurationStage
 from rollbook.records.recipe import TaskSettings
 from rollbook.tasks.curation.asking import asked, reference_of, shown
@@ -77,6 +77,7 @@ def curated(made: CuratedSet, data: bytes, settings: TaskSettings, *, likeness: 
     """
     raw: list[RawTask] = []
     tasks: dict[Task, str] = {}
+    weights: dict[TaskId, int] = {}
     seen: set[tuple[str, str]] = set()
     rejected: Counter[str] = Counter()
     for row in rows_in(data):
@@ -89,6 +90,7 @@ def curated(made: CuratedSet, data: bytes, settings: TaskSettings, *, likeness: 
             seen.add((found[0].content, found[1].reference))
             raw.append(found[0])
             tasks[found[1]] = "heldout" if row.more.get("side") == "heldout" else "train"
+            weights[found[1].id] = row.more.get("weight", 1)
     pools = {side: [task for task, own in tasks.items() if own == side] for side in ("train", "heldout")}
     drawn = random.Random(f"curated/{settings.seed}")
     held = drawn.sample(pools["heldout"], min(settings.heldout, len(pools["heldout"])))
@@ -101,7 +103,8 @@ def curated(made: CuratedSet, data: bytes, settings: TaskSettings, *, likeness: 
     _enough(made, "train", settings.train, len(train))
     acquired = Acquired(raw=tuple(raw), tasks=tuple(tasks), rejected={why: n for why, n in sorted(rejected.items()) if n},
                         draws={made.name: made.rows}, formatter=FORMATTER)
-    return acquired, Split(train=tuple(train), heldout=tuple(held), manifest=_manifest(train, held, raw_of))
+    heavy = {task.id: weights[task.id] for task in train if weights[task.id] > 1}
+    return acquired, Split(train=tuple(train), heldout=tuple(held), manifest=_manifest(train, held, raw_of), weights=heavy)
 
 
 def contract(row: Candidate, made: CuratedSet, settings: TaskSettings) -> tuple[RawTask, Task] | str:

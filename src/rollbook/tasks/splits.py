@@ -5,19 +5,23 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rollbook.records import SplitManifest, Task, canonical, digest
+from rollbook.records import SplitManifest, Task, TaskId, canonical, digest
 from rollbook.tasks.errors import TaskError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The training side, the held-out side (one task per canonical problem), and the manifest that proves them apart."""
+    """The training side, the held-out side (one task per canonical problem), and the manifest that proves them apart.
+
+    `weights` says how often one pass over the training side draws a task, where that is more than once.
+    """
 
     train: tuple[Task, ...]
     heldout: tuple[Task, ...]
     manifest: SplitManifest
+    weights: Mapping[TaskId, int] = field(default_factory=dict)
 
 
 def split(tasks: Sequence[Task], *, train: int, heldout: int, seed: int, weights: Mapping[str, float] | None = None) -> Split:

@@ -1,11 +1,14 @@
 """The order in which tasks are issued, found again without the code that issues."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollbook.audit.index import RunIndex
 from rollbook.audit.plan import Order
+from rollbook.audit.schedule import drawn
 from rollbook.ledger.sameness import elsewhere
 from rollbook.orchestration.session import TaskStream
 
@@ -18,6 +21,30 @@ def test_the_order_is_that_of_the_producer_however_it_is_taken(size, seed, parts
     for count in parts:
         assert order.take(place, count) == [next(stream).id for _ in range(count)]
         place += count
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=9), st.integers(0, 3), st.integers(0, 40))
+def test_a_pass_draws_every_task_as_often_as_its_row_weighs_wherever_the_stream_goes_on(weights, seed, start):
+    given_weights = {f"Task:{index}": weight for index, weight in enumerate(weights)}
+    tasks = [SimpleNamespace(id=name) for name in given_weights]
+    whole = sum(weights)
+    stream = TaskStream(tasks, seed=seed, cursor=start, weights={name: w for name, w in given_weights.items() if w > 1})
+    run = SimpleNamespace(train=tuple(given_weights), weights=given_weights)
+    shown = [next(stream).id for _ in range(2 * whole)]
+    assert shown == Order(drawn(run, "train"), seed).take(start, 2 * whole) and stream.cursor == start + 2 * whole
+    first = Order(drawn(run, "train"), seed).take(whole, whole)
+    assert Counter(first) == Counter(given_weights)
+
+
+def test_the_audit_reads_weights_from_the_rows_alone_and_a_row_without_one_weighs_one():
+    data = b"".join(b'{"problem":"%d + 1","reference":"7"%s}\n' % (n, b',"weight":3' if n == 1 else b"") for n in range(3))
+    index = RunIndex(SimpleNamespace(get=lambda name: data, manifest={}))
+    index.curated = SimpleNamespace(tasks="9c")
+    for name, row in (("a", "1"), ("b", "2"), ("c", "3"), ("d", None)):
+        index.raws[name] = SimpleNamespace(lineage={"row": row} if row else {})
+        index.tasks[f"Task:{name}"] = SimpleNamespace(raw=name)
+        index.sides[f"Task:{name}"] = "train"
+    assert index.weights == {"Task:b": 3}
 
 
 def test_an_empty_pool_has_no_next_task():

@@ -53,6 +53,13 @@ def test_the_sides_of_the_set_stay_as_they_were_cut_and_the_draw_depends_on_the_
     assert len(acquired.raw) == 20 and sides.train[0].prompt[0].content == "Box the answer."
 
 
+def test_weights_are_those_of_the_training_rows_that_are_drawn_and_not_of_the_held_out_ones(tmp_path):
+    stored = made(tmp_path, [row(f"What is {n} plus {n}?", str(2 * n), weight=1 + n % 3) for n in range(12)])
+    _, sides = tasks_of(stored)
+    assert dict(sides.weights) == {task.id: 1 + int(task.reference) // 2 % 3 for task in sides.train
+                                   if int(task.reference) // 2 % 3} and sides.weights
+
+
 def test_a_side_with_too_few_rows_is_refused_with_what_there_is(stored):
     with pytest.raises(TaskError, match=r"not enough rows for tasks.heldout = 4") as caught:
         tasks_of(stored, heldout=4)

@@ -196,6 +196,15 @@ def test_a_trace_whose_step_is_no_number_is_counted_and_the_others_are_kept():
 def test_hard_problems_weigh_more_than_easy_ones():
     done = UpsampleHard(grader="g", most=4).apply([graded(8), graded(0, 2), graded(4, 3), row(number=4)], HELP)
     assert [one.more["weight"] for one in done.kept] == [1, 4, 3] and done.rejected == {4: "ungraded"}
+    for most in (0, -3, 101):
+        with pytest.raises(TaskError, match="how often the hardest row is drawn"):
+            UpsampleHard(grader="g", most=most).apply([graded(8)], HELP)
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "101", "1.5", "true", "null", '"2"', "[2]"])
+def test_a_row_whose_weight_is_no_number_of_draws_is_counted_and_not_read(weight):
+    line = b'{"problem": "What is 4 + 3?", "reference": "7", "weight": %s}' % weight.encode()
+    assert candidate_of(line, 1) == "a weight that is no whole number from 1 to 100"
 
 
 def test_a_grader_answers_rows_that_it_has_not_answered_yet():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from safetensors.numpy import load
 
+from rollbook.audit.copied import REMEDY, TABLE, copied_faults, is_copied, times_shown
 from rollbook.audit.detector import Detector
 from rollbook.audit.elements import due_order
 from rollbook.audit.index import RunIndex, learns_text
@@ -21,6 +22,7 @@ from rollbook.experience.repeats import repeated
 from rollbook.records import Demonstration, SftReport
 from rollbook.records.recipe import Repeats, Sft
 from rollbook.rewards import format_gate
+from rollbook.rewards.boxes import last_box
 from rollbook.rewards.numbers import compare
 from rollbook.tasks import TaskError, demonstrations, document
 from rollbook.tasks.fim import restored
@@ -67,6 +69,7 @@ class ColdStartDetector(Detector):
         self.left = 0                               # tokens without loss for repeating, over all steps
         self.general: Counter[str] = Counter()
         self.texts: dict[str, list[tuple[str, int]]] = {}       # stage -> demonstrations of tasks, hash of task and text
+        self.copied: list[str] = []                 # traces of the curated set, in the order of their table
         self.shown: dict[str, list[str]] = {}       # stage -> its demonstrations in the order of their table
         self.order: dict[str, list[str]] = {}       # stage that learns from others -> all that it shows, in order
 
@@ -74,7 +77,9 @@ class ColdStartDetector(Detector):
         if isinstance(record, Demonstration):
             self.checked()
             self.authors[f"{record.author} ({record.validation})"] += 1
-            self.shown.setdefault((run.table or "").partition("/")[0], []).append(identity)
+            self.shown.setdefault((run.table or "").partition("/")[0], []).extend([identity] * times_shown(run, record))
+            if run.table == TABLE:
+                self.copied.append(identity)
             self.general[(run.table or "").partition("/")[0]] += record.task not in run.tasks
             if record.task in run.tasks:
                 spoken = hash((record.task, record.messages[-1].content))
@@ -93,6 +98,8 @@ class ColdStartDetector(Detector):
                 if isinstance(stage, Sft) and self.steps[name] != stage.steps:
                     self.fail(f"stage {name}", f"{self.steps[name]} supervised steps are on record, the recipe asks for "
                               f"{stage.steps}", "record every supervised step with its tensors")
+        if self.copied:
+            self._copied(run)
         if self.known:
             unused = len(self.known) - len(self.trained)
             self.note(f"{len(self.known)} demonstrations, {unused} of them not trained" if unused else
@@ -102,6 +109,17 @@ class ColdStartDetector(Detector):
             self.note(f"{self.left} tokens carry no loss, for repeating what stands before them")
         if self.spelled:
             self.note(f"{self.spelled} demonstrations spell their prompt in other tokens than the tokenizer's")
+
+    def _copied(self, run: RunIndex) -> None:
+        """The traces of the curated set that the run imitates are those of its rows."""
+        faults = list(copied_faults(run, self.copied))
+        if not faults:
+            self.note(f"{len(self.copied)} traces of the curated set made again")
+        elif (why := excuse(run.ledger.manifest)) is not None:
+            self.note(f"{faults[0][1]}: {why}")
+        else:
+            for identity, evidence in faults:
+                self.fail(identity, evidence, REMEDY)
 
     def _in_turn(self, run: RunIndex, identity: str, report: SftReport) -> None:
         """Every demonstration trains once, in the order of its table, as many at a time as the recipe says."""
@@ -186,7 +204,8 @@ class ColdStartDetector(Detector):
         if task is None or record.validation == "none" or task.predicate != "math.equivalent":
             return
         said = record.messages[-1].content
-        answer = format_gate(restored(said).partition("\n")[2] if learns_text(run) else said).answer
+        answer = (last_box(said) if is_copied(record) else
+                  format_gate(restored(said).partition("\n")[2] if learns_text(run) else said)).answer
         if answer is None or compare(answer, task.reference) is False:
             self.fail(identity, f"validation says {record.validation!r}, but the demonstrated answer is {answer!r} "
                       f"and the reference {task.reference!r}", "validate demonstrations against the reference before they train")

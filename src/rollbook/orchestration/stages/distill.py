@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rollbook.orchestration.imitation import demonstrated
 from rollbook.orchestration.recording import blob
 from rollbook.orchestration.session import Session, TaskStream
 from rollbook.orchestration.stages.attempts import Asked, attempts, pool
@@ -42,7 +43,8 @@ def run(session: Session, name: str, stage: Distill, state: StepState | None) ->
     if state is not None:
         restore_trained(session, held)
     hard = _hard(session, stage)
-    stream = TaskStream(pool(session, stage.tasks), seed=session.settings.run.seed, cursor=state.cursor if state else 0)
+    stream = TaskStream(pool(session, stage.tasks), seed=session.settings.run.seed, cursor=state.cursor if state else 0,
+                        weights=session.sides.weights)
     for number in range((state.step if state else 0) + 1, stage.steps + 1):
         tasks = [next(stream) for _ in range(stage.prompts)]
         made = attempts(session, Asked(scope=f"{name}/{number:06d}", tasks=tasks, samples=stage.per_task, sampling=stage.sampling,
@@ -69,7 +71,7 @@ def _hard(session: Session, stage: Distill) -> list[Sequence[Demonstration]]:
     """The hard targets of every step, in an order that depends on the recipe's seed alone; none where the stage has none."""
     if stage.hard is None:
         return []
-    pools = {source: session.table(f"{source}/demonstrations", Demonstration) for source in stage.hard.data}
+    pools = demonstrated(session, stage.hard.data)
     return batches(order(pools, stage.hard.data, stage.steps * stage.hard.batch, session.settings.run.seed), stage.hard.batch)
 
 

@@ -16,6 +16,7 @@ from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.asynchronous.stage import Begun, gathering
 from rollbook.orchestration.critic import MODULE as CRITIC
 from rollbook.orchestration.curriculum import begin_step, end_step, stream_of, watched, written
+from rollbook.orchestration.imitation import demonstrated
 from rollbook.orchestration.judges import judging
 from rollbook.orchestration.session import Session, TaskStream
 from rollbook.orchestration.stages import evaluation
@@ -116,7 +117,7 @@ def _pretraining(session: Session, stage: PolicyGradient) -> Callable[[int], Seq
     given = stage.pretraining
     if given is None:
         return None
-    pools = {source: session.table(f"{source}/demonstrations", Demonstration) for source in given.data}
+    pools = demonstrated(session, given.data)
     total = stage.steps * stage.minibatches * given.batch
     parts = batches(order(pools, given.data, total, session.settings.run.seed), given.batch)
     return lambda at: parts[at]

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Sequence
 
+from rollbook.orchestration.imitation import demonstrated
 from rollbook.orchestration.recording import sft_tensors
 from rollbook.orchestration.session import Session
 from rollbook.orchestration.stages.attempts import pool
@@ -112,8 +113,7 @@ def _general(stage: Sft) -> int:
 def learnt(session: Session, stage: Sft, made: Sequence[Demonstration]) -> list[Demonstration]:
     """All that the stage shows, in its order: what it wrote itself, and passes over what the stages in `data` left."""
     seed, total = session.settings.run.seed, stage.steps * stage.batch
-    pools = {source: session.table(f"{source}/demonstrations", Demonstration) for source in stage.data}
-    shown = [*made, *order(pools, stage.data, total - len(made), seed)]
+    shown = [*made, *order(demonstrated(session, stage.data), stage.data, total - len(made), seed)]
     random.Random(seed).shuffle(shown)
     return shown
 

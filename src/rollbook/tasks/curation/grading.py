@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rollbook.tasks.curation.filters import Equal, Filtered, Helpers, by_reason
-from rollbook.tasks.curation.rows import Candidate
+from rollbook.tasks.curation.rows import HEAVIEST, Candidate
 from rollbook.tasks.errors import TaskError
 
 NAMED = {"two_to_five_of_eight": (2, 5, 8)}      # Qwen2.5-Math (2409.12122 section 3.2)
@@ -171,12 +171,15 @@ class TraceCaps:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpsampleHard:
     """Gives rows a `weight` from 1 for an always solved problem to `most` for one that is hardly solved, linear in the pass
-    rate."""
+    rate: how often one pass over the set draws them. `most` is 1 to 100."""
 
     grader: str
     most: int
 
     def apply(self, rows: Sequence[Candidate], helpers: Helpers) -> Filtered:
+        if not 1 <= self.most <= HEAVIEST:
+            raise TaskError("UpsampleHard.most is how often the hardest row is drawn in one pass", got=str(self.most),
+                            why=f"a row is drawn 1 to {HEAVIEST} times", fix=f"most: 1 .. {HEAVIEST}")
         done = Filtered(kept=[])
         for row in rows:
             found = passes(row, self.grader)

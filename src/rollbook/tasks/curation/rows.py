@@ -21,6 +21,7 @@ TEXTS = ("problem", "reference", "family", "source", "licence", "language", "fun
 LISTS = ("options", "tests", "solutions", "traces", "scores")
 MAPPINGS = ("lineage", "grades")
 MAX_CHARACTERS = 200_000
+HEAVIEST = 100              # times that one pass over a set may draw a row
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -139,6 +140,8 @@ def _misfit(row: Mapping[str, Any]) -> str:
             return f"{name} of another type"
     if any(not isinstance(grade, dict) for grade in (row.get("grades") or {}).values()):
         return "grades of another type"
+    if type(row.get("weight", 1)) is not int or not 1 <= row.get("weight", 1) <= HEAVIEST:
+        return f"a weight that is no whole number from 1 to {HEAVIEST}"
     return ""
 
 
