@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from rollbook import __version__
+from rollbook.cli_abilities import abilities
 from rollbook.cli_audit import audit
 from rollbook.cli_checklist import checklist
 from rollbook.cli_claims import evidence
@@ -138,8 +139,8 @@ def resume(ctx: click.Context, run_folder: Path) -> None:
     _finish(ctx, run_folder, code)
 
 
-for command in (audit, census, checklist, compare, curate, doctor, evaluate, lineage, metrics, plan, preflight, query, report,
-                selftest, serve, view):
+for command in (abilities, audit, census, checklist, compare, curate, doctor, evaluate, lineage, metrics, plan, preflight,
+                query, report, selftest, serve, view):
     main.add_command(command)
 for group in (env, evidence, gate, protocol, recipes, rewards):
     main.add_command(group)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 from chat_endpoint import answer, serving
@@ -21,7 +22,7 @@ from rollbook.orchestration import evaluating
 from rollbook.orchestration.apart import training_side
 from rollbook.orchestration.run import run_recipe
 from rollbook.orchestration.subjects import subject
-from rollbook.records import Decontamination, EvaluationResult, LedgerError, PolicyVersion, content_id
+from rollbook.records import Decontamination, EnvironmentProof, EvaluationResult, LedgerError, PolicyVersion, content_id
 from rollbook.training.policy import PolicyLearner
 from rollbook.view.app import Door, application
 from rollbook.view.held import held_runs
@@ -70,6 +71,24 @@ def evaluations(run, file):
     for stage in ("start", "cold_start"):
         told = said("eval", str(file), "--policy", f"{run}:{stage}", "--out", str(run.parent / stage))
         assert "over 8 of 8 tasks" in told and "16 attempts" in told
+
+
+def test_abilities_are_asked_before_and_after_a_stage_and_not_twice(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluating, "prove", lambda image, judge, *_: EnvironmentProof(
+        environment=content_id(image), judge=judge.digest, trials=(), verdicts={}, unproved={}))        # seconds each
+    again = tmp_path / "run"
+    shutil.copytree(run, again)
+    few = ("abilities", str(again), "--tasks", "4", "--max-tokens", "8", "--suite", "chat", "--suite", "tools",
+           "--stage", "cold_start")
+    told = said(*few)
+    assert "chat  start  cold_start" in told and "not measured: tools (prompts and answers do not fit" in told
+    assert "comparisons of what was trained" in told and "What was not trained" in (again / "report.html").read_text()
+    asked_of = sorted((again / "abilities").glob("chat-*/*"))
+    assert [folder.name for folder in asked_of] == ["cold_start", "start"]
+    heads = [list(Ledger.open(folder, write=False).events())[-1].hash for folder in asked_of]
+    said(*few)
+    assert heads == [list(Ledger.open(folder, write=False).events())[-1].hash for folder in asked_of]
+    assert "has this name" in said(*few[:-1], "nowhere", code=2)
 
 
 def test_two_policies_of_a_run_are_compared_and_the_policy_is_named(folders):

@@ -59,7 +59,15 @@ from rollbook.records.errors import (
     Stopped,
     Unserved,
 )
-from rollbook.records.evaluation import Aggregation, EvaluationProtocol, EvaluationResult, Incident, Spend
+from rollbook.records.evaluation import (
+    Abilities,
+    AbilityChange,
+    Aggregation,
+    EvaluationProtocol,
+    EvaluationResult,
+    Incident,
+    Spend,
+)
 from rollbook.records.experience import Census, Credit, Experience, Outcome
 from rollbook.records.host import STAGES, HostCheckpoint, HostEvaluation, HostRun, HostTask, HostUpdate, ids_hash
 from rollbook.records.learning import Acknowledgement, Batch, PolicyVersion, Probe, TermSpec, Update
@@ -139,6 +147,8 @@ __all__ = [
     "FAULT_NOTE",
     "RECORDS",
     "STAGES",
+    "Abilities",
+    "AbilityChange",
     "AbsentComponent",
     "Acknowledgement",
     "Action",

@@ -136,6 +136,43 @@ class EvaluationResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AbilityChange:
+    """One ability before and after a stage of a run, paired over the same tasks: the two evaluations, their shares of right
+    answers, and what may be said of the difference.
+
+    Example: AbilityChange(ability="chat", before="start", after="rl", share_before=0.41, share_after=0.22, gain=Interval(...),
+        p_value=0.003, claim="loss")
+    """
+
+    ability: str
+    before: str
+    after: str
+    share_before: float
+    share_after: float
+    gain: Interval
+    p_value: float | None
+    claim: Literal["gain", "loss", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """What a run kept, gained and lost of abilities that it did not train; `run` is its genesis hash.
+
+    `left_out` gives the suites that were not measured, with the reason.
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    run: str
+    changes: tuple[AbilityChange, ...]
+    left_out: Mapping[str, str]
+
+    @property
+    def losses(self) -> tuple[AbilityChange, ...]:
+        """The changes that lie below chance."""
+        return tuple(one for one in self.changes if one.claim == "loss")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """Something that went wrong with a policy in use, recorded against its weight hash. `rollback` takes its permission back.
 

@@ -15,6 +15,7 @@ from rollbook.records.graph import order
 from rollbook.records.recipe import Tiny
 from rollbook.report import curves, heldout, tables, text
 from rollbook.report.facts import Facts, read_facts
+from rollbook.report.kept import kept
 from rollbook.report.transcripts import transcripts
 
 NAME = "report.html"
@@ -74,7 +75,7 @@ def drawn(facts: Facts) -> dict[str, Any]:
         "split": facts.last(SplitManifest), "charts": charts, "unobserved": unobserved, "numbers": curves.numbers(facts),
         "steps": len(facts.all(StepReport)), "census": tables.census_table(facts), "selections": tables.selections(facts),
         "recipe": recipe, "spoken": lambda stage: heldout.spoken(stage, recipe), "gate": facts.last(GateDecision),
-        "assumed": recipe.assumed if recipe else None,
+        "assumed": recipe.assumed if recipe else None, "kept": kept(facts.root, facts.ledger.genesis),
     }
 
 
