@@ -60,7 +60,7 @@ def _pipeline(document: Document) -> None:
 def _settings(document: Document, scale: str) -> list[Entry]:
     from rollbook.recipes import entries
     from rollbook.recipes.overlay import scaled
-    from rollbook.recipes.problems import Problems
+    from rollbook.records.problems import Problems
 
     problems = Problems()
     settings = scaled(document, scale, problems)

@@ -80,7 +80,7 @@ def check(files: tuple[str, ...], every: bool) -> None:
     if len(refused) == 1:
         raise refused[0]
     if refused:
-        from rollbook.recipes.problems import RecipeProblems
+        from rollbook.records.problems import RecipeProblems
 
         raise RecipeProblems(f"{len(refused)} of {len(names)} recipes are refused; the check", tuple(refused))
 

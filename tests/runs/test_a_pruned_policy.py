@@ -10,8 +10,8 @@ from rollbook.audit.replay import replay_run
 from rollbook.ledger import Ledger
 from rollbook.models.load import read_policy
 from rollbook.models.weights import weight_hash
-from rollbook.recipes import problems, validate
-from rollbook.records import Merged, PolicyVersion, RecipeError, StageEnd
+from rollbook.recipes import validate
+from rollbook.records import Merged, PolicyVersion, RecipeError, StageEnd, problems
 from rollbook.records import recipe as r
 
 PRUNE = r.Prune(policy="sft", layers=(1,), intermediate=24)

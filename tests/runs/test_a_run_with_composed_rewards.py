@@ -12,10 +12,10 @@ from rollbook.models.load import load_policy
 from rollbook.models.weights import save_checkpoint
 from rollbook.orchestration.judges import make_judge, written_judges
 from rollbook.orchestration.run import run_recipe
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.rewards import check
 from rollbook.records import Composition, EnvironmentProof
 from rollbook.records.composition import ComposedReward, Part, SoftLength
+from rollbook.records.problems import Problems
 from rollbook.records.ready_made import NamedReward
 from rollbook.records.recipe import JudgeSettings
 

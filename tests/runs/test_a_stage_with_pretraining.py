@@ -15,8 +15,8 @@ from rollbook.audit.replay import replay_run
 from rollbook.ledger import Ledger
 from rollbook.models.load import load_policy
 from rollbook.models.weights import read_tensors
-from rollbook.recipes import problems, validate
-from rollbook.records import Batch, Merged, PolicyVersion, RecipeError, ResolvedRecipe, StageEnd, Update, content_id
+from rollbook.recipes import validate
+from rollbook.records import Batch, Merged, PolicyVersion, RecipeError, ResolvedRecipe, StageEnd, Update, content_id, problems
 from rollbook.records import recipe as r
 from rollbook.training.averaging import Average
 

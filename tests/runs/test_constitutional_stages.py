@@ -10,8 +10,8 @@ from small_stages import ADAM, SAMPLED, SFT, pipeline, run
 from rollbook.audit.curation import Curations
 from rollbook.audit.passage import audit_run
 from rollbook.ledger import Ledger
-from rollbook.recipes import problems, validate
-from rollbook.records import Demonstration, Ranking, RecipeError, Revised
+from rollbook.recipes import validate
+from rollbook.records import Demonstration, Ranking, RecipeError, Revised, problems
 from rollbook.records import recipe as r
 from rollbook.rewards.judges import constitutional
 

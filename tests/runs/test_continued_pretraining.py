@@ -13,8 +13,8 @@ from rollbook.ledger import Ledger
 from rollbook.models.layout import pack
 from rollbook.models.load import load_policy
 from rollbook.models.logprobs import action_logprobs
-from rollbook.recipes import problems, validate
-from rollbook.records import Demonstration, Message, RecipeError
+from rollbook.recipes import validate
+from rollbook.records import Demonstration, Message, RecipeError, problems
 from rollbook.tasks.fim import MIDDLE, restored
 from rollbook.training.trees import demonstration_tree
 

@@ -11,8 +11,8 @@ from small_stages import ADAM, LABELS, SAMPLED, SFT, pipeline
 from rollbook.models.tokenizer import byte_tokenizer
 from rollbook.orchestration import run as producer
 from rollbook.orchestration.stages.modules import scalar_of
-from rollbook.recipes import problems, validate
-from rollbook.records import ModuleVersion, RecipeError
+from rollbook.recipes import validate
+from rollbook.records import ModuleVersion, RecipeError, problems
 from rollbook.records import recipe as r
 
 RM = r.RewardModel(policy="sft", data={"labels": 1.0}, loss="ranked", head_layers=1, steps=2, batch=3, max_batch_tokens=512,

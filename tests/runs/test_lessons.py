@@ -9,8 +9,8 @@ from rollbook.audit.index import RunIndex
 from rollbook.audit.passage import audit_run
 from rollbook.audit.taught import Taught
 from rollbook.ledger import Ledger
-from rollbook.recipes import problems, validate
-from rollbook.records import Demonstration, Question, RecipeError
+from rollbook.recipes import validate
+from rollbook.records import Demonstration, Question, RecipeError, problems
 from rollbook.records import recipe as r
 from rollbook.rewards.judges import Constitution, Pair
 from rollbook.rewards.judges.constitutional import Principle

@@ -8,8 +8,8 @@ from small_stages import ADAM, SAMPLED, SFT, outcome, pipeline, run, run_in_piec
 from rollbook.audit.passage import audit_run
 from rollbook.audit.replay import replay_run
 from rollbook.ledger import Ledger
-from rollbook.recipes import problems, validate
-from rollbook.records import Demonstration, Dispatch, RecipeError, Task
+from rollbook.recipes import validate
+from rollbook.records import Demonstration, Dispatch, RecipeError, Task, problems
 from rollbook.records import recipe as r
 from rollbook.records.composition import ComposedReward, Part
 from rollbook.records.modes import NO_THINK, THINK, control_of, without_control

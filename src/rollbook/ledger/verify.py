@@ -13,7 +13,7 @@ from rollbook.ledger.objects import HEX, file_digest, object_names
 from rollbook.records import LedgerError
 
 REFERENCES = {"Batch": ("tensors",), "Update": ("tensors",), "SftReport": ("tensors",), "ModuleUpdate": ("tensors",),
-              "TokenizerFile": ("blob",), "HostUpdate": ("tensors",)}
+              "TokenizerFile": ("blob",), "Collected": ("sha256",), "HostUpdate": ("tensors",)}
 OPTIONAL = {"HostUpdate"}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import meta
 from jinja2.exceptions import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -44,6 +45,11 @@ class ChatTokenizer:
             self._template = environment.from_string(template)
         except TemplateError as error:
             raise ModelError("the chat template cannot be read", got=str(error)) from error
+
+    @property
+    def describes_tools(self) -> bool:
+        """Whether the template has words of its own for tools."""
+        return "tools" in meta.find_undeclared_variables(self._template.environment.parse(self.template))
 
     @property
     def vocab(self) -> int:

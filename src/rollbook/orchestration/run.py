@@ -22,6 +22,7 @@ from rollbook.models.runtime import prepare
 from rollbook.orchestration.engines import engine_of
 from rollbook.orchestration.environment_proof import prove_environment
 from rollbook.orchestration.imitation import check_imitated
+from rollbook.orchestration.giving import checked
 from rollbook.orchestration.judges import default_judging
 from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
@@ -73,6 +74,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     dtype = prepare(recipe.settings.run)
     progress.note("loading the model")
     policy = _loaded(recipe.settings, progress)
+    recipe = checked(recipe, policy.tokenizer, progress)
     acquired, sides = _tasks(recipe.settings, kept)
     for why, count in acquired.rejected.items() if acquired.curated is not None else ():
         progress.note(f"left out of the curated set: {count} {why}")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rollbook.recipes.overlay import Layer
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.values import Entry, Reading, Tree, entries, map_entries, tree
 from rollbook.recipes.yamltext import parse
 from rollbook.records.codec import nearest
 from rollbook.records.errors import RecipeError
+from rollbook.records.problems import Problems
 
 SCHEMA = "rollbook.assumptions/1"
 REASON = "assumed by the user"

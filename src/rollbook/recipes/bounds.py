@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.yamltext import join
 from rollbook.records import recipe as r
 from rollbook.records.errors import RecipeError
+from rollbook.records.problems import Problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     r.Comparisons: {"prompts": COUNT, "per_task": Bound(2), "apart": PROBABILITY},
     r.Revise: dict.fromkeys(("prompts", "rounds", "max_tokens"), COUNT),
     r.Lessons: {"prompts": COUNT},
+    r.Conversations: {"max_tokens": COUNT, "apart": PROBABILITY},
     r.Oracle: {"noise": NATURAL, "seed": NATURAL},
     r.RewardModel: dict.fromkeys(("steps", "batch", "max_batch_tokens"), COUNT),
     r.Preference: dict.fromkeys(("steps", "batch", "max_batch_tokens"), COUNT),

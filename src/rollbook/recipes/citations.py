@@ -10,11 +10,11 @@ from rollbook.evidence.agreement import UNSTATED, shown
 from rollbook.evidence.claims import Claim, covers
 from rollbook.evidence.errors import EvidenceError
 from rollbook.evidence.registry import Registry
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.stated import written
 from rollbook.recipes.units import units
 from rollbook.recipes.values import DISCLOSED, OBJECTIVE_KIND, Entry, Tree, entries
 from rollbook.records.errors import RecipeError
+from rollbook.records.problems import Problems
 
 NAMED = ("path", "ratio_to")  # texts that a claim names too; others (stages, generators, prompts) are the recipe's own words
 

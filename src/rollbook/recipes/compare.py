@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from rollbook.recipes.document import Document
 from rollbook.recipes.overlay import scaled
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.values import Entry, entries
+from rollbook.records.problems import Problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

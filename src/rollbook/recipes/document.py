@@ -11,11 +11,11 @@ from typing import Any
 from rollbook.evidence.registry import Registry, builtin
 from rollbook.recipes import citations, stated
 from rollbook.recipes.citations import Cited
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.values import Entry, Reading, Tree, tree
 from rollbook.recipes.yamltext import Parsed, parse
 from rollbook.records.codec import nearest
 from rollbook.records.errors import RecipeError
+from rollbook.records.problems import Problems
 
 SCHEMA = "rollbook.recipe/1"
 BUILTIN = Path(__file__).parent / "builtin"

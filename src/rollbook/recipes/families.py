@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.stage_checks import check_batch_tokens, check_exploring, check_warmup, refuse
 from rollbook.records import graph
+from rollbook.records.problems import Problems
 from rollbook.records.recipe import (
     Comparisons,
+    Conversations,
     Distill,
     Feedback,
     Lessons,
@@ -26,7 +27,7 @@ from rollbook.records.recipe import (
 )
 
 MEASURES = ("accuracy", "format", "tokens")
-Kinds = RejectionSampling | Comparisons | RewardModel | Preference | Merge | Distill | Revise | Lessons | Prune
+Kinds = RejectionSampling | Comparisons | RewardModel | Preference | Merge | Distill | Revise | Lessons | Prune | Conversations
 
 
 def check(stage: Kinds, path: str, settings: Settings, problems: Problems) -> None:
@@ -49,6 +50,8 @@ def check(stage: Kinds, path: str, settings: Settings, problems: Problems) -> No
             _merge(stage, path, problems)
         case Prune():
             _prune(stage, path, settings, problems)
+        case Conversations():
+            _conversations(stage, path, settings, problems)
         case Distill():
             _distill(stage, path, settings, problems)
         case _:
@@ -147,6 +150,22 @@ def _prune(stage: Prune, path: str, settings: Settings, problems: Problems) -> N
     if isinstance(settings.run.engine, Vllm):
         refuse(problems, f"{path} changes the shape of the policy", "run.engine Vllm",
                "a server was started with the shape of the initial model", "sample in the run's own process")
+
+
+def _conversations(stage: Conversations, path: str, settings: Settings, problems: Problems) -> None:
+    if stage.max_tokens > settings.model.context:
+        refuse(problems, f"{path}.max_tokens must be at most model.context = {settings.model.context}", stage.max_tokens,
+               "a longer conversation has no positions left", f"lower {path}.max_tokens")
+    if stage.apart and stage.form != "pairs":
+        refuse(problems, f"{path}.apart is for {path}.form = pairs", f"{stage.apart:g}",
+               "nothing asks demonstrations that were kept apart", f"leave out {path}.apart")
+    learns = [name for name, other in settings.stages.items() if path.rpartition(".")[2] in getattr(other, "data", {})]
+    for name in learns:
+        room: int = getattr(settings.stages[name], "max_batch_tokens", stage.max_tokens)
+        if room < stage.max_tokens:
+            refuse(problems, f"stages.{name}.max_batch_tokens is too small for a conversation of {path}",
+                   f"{room}, up to {stage.max_tokens} may be needed", "a sequence is never cut between micro-batches",
+                   f"raise stages.{name}.max_batch_tokens, or lower {path}.max_tokens")
 
 
 def _data(data: object, path: str, problems: Problems) -> None:

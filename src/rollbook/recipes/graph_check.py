@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.stage_checks import refuse
 from rollbook.records import graph
 from rollbook.records.codec import nearest
+from rollbook.records.problems import Problems
 from rollbook.records.recipe import (
     Comparisons,
+    Conversations,
     Distill,
     Evaluate,
     Lessons,
@@ -27,15 +28,15 @@ from rollbook.records.recipe import (
 
 TRAINED: tuple[type, ...] = (Sft, PolicyGradient, Preference, Merge, Distill, Prune)       # kinds that leave a policy
 POLICY = (TRAINED, "policy")
-RANKINGS: tuple[tuple[type, ...], str] = ((Comparisons,), "rankings")
+RANKINGS: tuple[tuple[type, ...], str] = ((Comparisons, Conversations), "rankings")
 SOURCES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "policy": POLICY, "reference": POLICY, "merging.base": POLICY, "base": POLICY, "policies": POLICY, "labeler.policy": POLICY,
     "compare_to": ((Evaluate,), "evaluation report"), "tasks": ((PassRate,), "selection of tasks"),
     "teachers": POLICY, "scorer": ((RewardModel,), "reward model"), "critic.start": ((RewardModel,), "reward model"),
-    "pretraining": ((Sft, RejectionSampling, Revise), "demonstrations"),
-    "hard": ((Sft, RejectionSampling, Revise), "demonstrations")}
+    "pretraining": ((Sft, RejectionSampling, Revise, Conversations), "demonstrations"),
+    "hard": ((Sft, RejectionSampling, Revise, Conversations), "demonstrations")}
 DATA: Mapping[type, tuple[tuple[type, ...], str]] = {
-    Sft: ((RejectionSampling, Revise, Lessons), "demonstrations"), RewardModel: RANKINGS, Preference: RANKINGS}
+    Sft: ((RejectionSampling, Revise, Lessons, Conversations), "demonstrations"), RewardModel: RANKINGS, Preference: RANKINGS}
 
 RESERVED = {graph.START: "the initial model", graph.TRAIN: "the training tasks", graph.CURATED: "the traces of a curated set"}
 
@@ -73,6 +74,11 @@ def _check_shape(stages: Mapping[str, Stage], name: str, stage: Stage, problems:
                    "name policies that the same stage pruned, or none did")
 
 
+def leaves_as(wanted: tuple[type, ...]) -> str:
+    """The form of conversations that may stand where stages of these kinds may."""
+    return "pairs" if wanted == RANKINGS[0] else "demonstrations"
+
+
 def _check_input(stages: Mapping[str, Stage], name: str, field: str, source: str, problems: Problems) -> None:
     head = field if field in SOURCES else field.partition(".")[0]
     wanted, leaves = DATA[type(stages[name])] if head == "data" else SOURCES[head]
@@ -85,6 +91,9 @@ def _check_input(stages: Mapping[str, Stage], name: str, field: str, source: str
     elif not isinstance(stages[source], wanted):
         refuse(problems, f"{path} names a stage of another kind", f"{source!r} ({type(stages[source]).__name__})",
                f"it leaves no {leaves}", fix)
+    elif isinstance(other := stages[source], Conversations) and other.form != leaves_as(wanted):
+        refuse(problems, f"{path} names conversations of another form", f"{source!r} (form {other.form})",
+               f"it leaves no {leaves}", f"set stages.{source}.form = {leaves_as(wanted)}")
     elif head in ("pretraining", "hard") and isinstance(kind := stages[source], Sft) and not (kind.traces or kind.general_share):
         refuse(problems, f"{path} names a stage that writes no demonstrations of its own", repr(source),
                "it learns from what other stages left", f"name one of those: {', '.join(kind.data)}")

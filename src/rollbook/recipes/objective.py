@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollbook.recipes.problems import Problems
 from rollbook.records.codec import nearest
 from rollbook.records.errors import RecipeError
+from rollbook.records.problems import Problems
 
 _TYPES: dict[str, tuple[type, ...]] = {"number": (int, float), "integer": (int,), "string": (str,), "boolean": (bool,),
                                        "null": (type(None),)}

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, get_args, get_origin, get_type_hints
 
 from rollbook.recipes.document import Document
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.values import DISCLOSED, OBJECTIVE_KIND, Entry, Reading, Tree, entries, map_entries, tree
 from rollbook.recipes.yamltext import join, parse
 from rollbook.records.codec import TAG, nearest
 from rollbook.records.errors import RecipeError
+from rollbook.records.problems import Problems
 from rollbook.records.recipe import Settings, Stage
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rollbook.records.graph import inputs, order, scored_by
 from rollbook.records.recipe import (
     Comparisons,
+    Conversations,
     Distill,
     Evaluate,
     Lessons,
@@ -104,7 +105,7 @@ def _counts(settings: Settings, stage: Stage) -> tuple[int, int, int, int, int]:
             return 0, stage.steps, stage.steps * stage.batch * 2, 1, 1
         case Preference():
             return 0, stage.steps, stage.steps * stage.batch * 2, 1, 1
-        case Prune():
+        case Prune() | Conversations():
             return 0, 0, 0, 0, 1
         case Merge():
             return 0, 0, 0, 0, len(stage.policies) + (stage.base is not None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rollbook.recipes import objective
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.stage_checks import refuse
+from rollbook.records.problems import Problems
 from rollbook.records.recipe import PolicyGradient
 
 WITH_CRITIC = ("Gae", "LengthAdaptiveGae")

@@ -10,12 +10,12 @@ from typing import Any, get_args, get_type_hints
 from rollbook.recipes import objective, overlay, validate
 from rollbook.recipes.assumed import Assumptions, supplied
 from rollbook.recipes.document import Document
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.values import OBJECTIVE_KIND, Entry, Tree, entries, plain
 from rollbook.recipes.yamltext import join
 from rollbook.records import graph
 from rollbook.records.codec import TAG, decode, nearest, sparse_fields
 from rollbook.records.errors import CodecError, RecipeError
+from rollbook.records.problems import Problems
 from rollbook.records.recipe import Provenance, ResolvedRecipe, RewardSettings, Scale, Settings, Stage
 
 SCALES: tuple[str, ...] = get_args(Scale)

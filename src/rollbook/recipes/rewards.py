@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rollbook.recipes.problems import Problems
 from rollbook.records.codec import nearest
 from rollbook.records.composition import ComposedReward, SoftLength, misfits
 from rollbook.records.errors import RecipeError
 from rollbook.records.graph import order, scored_by
+from rollbook.records.problems import Problems
 from rollbook.records.ready_made import NamedReward, expanded, named_misfits
 from rollbook.records.recipe import EnvironmentReward, Evaluate, PassRate, Reward, RewardModel, RewardSettings, Settings
 

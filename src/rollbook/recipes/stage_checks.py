@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollbook.recipes.problems import Problems
 from rollbook.records import graph
 from rollbook.records.codec import nearest
 from rollbook.records.errors import RecipeError
+from rollbook.records.problems import Problems
 from rollbook.records.recipe import (
     Fsdp2,
     OptimizerSettings,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rollbook.recipes import bounds, families, graph_check, objective, policy_checks, rewards
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.stage_checks import (
     check_batch_tokens,
     check_exploring,
@@ -16,6 +15,7 @@ from rollbook.recipes.stage_checks import (
     shortest_prompt,
 )
 from rollbook.records import graph
+from rollbook.records.problems import Problems
 from rollbook.records.recipe import (
     EnvironmentReward,
     Evaluate,

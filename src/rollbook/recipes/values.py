@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from rollbook.recipes.problems import Problems
 from rollbook.recipes.usual import usual
 from rollbook.recipes.yamltext import join
 from rollbook.records.codec import nearest
 from rollbook.records.errors import RecipeError
+from rollbook.records.problems import Problems
 from rollbook.records.recipe import Label, Plain
 
 LABELS: tuple[str, ...] = get_args(Label)

@@ -71,7 +71,7 @@ from rollbook.records.evaluation import (
 from rollbook.records.experience import Census, Credit, Experience, Outcome
 from rollbook.records.host import STAGES, HostCheckpoint, HostEvaluation, HostRun, HostTask, HostUpdate, ids_hash
 from rollbook.records.learning import Acknowledgement, Batch, PolicyVersion, Probe, TermSpec, Update
-from rollbook.records.modules import Agreement, BestOf, Curation, Merged, ModuleUpdate, ModuleVersion
+from rollbook.records.modules import Agreement, BestOf, Collected, Curation, Merged, ModuleUpdate, ModuleVersion
 from rollbook.records.preferences import Candidate, Ranking, Revised, Revision
 from rollbook.records.protocols import (
     FAULT_NOTE,
@@ -140,7 +140,7 @@ RECORDS = {
                 Batch, Update, PolicyVersion, ProtocolBundle, EvalReport, Comparison, GateDecision, StepReport, SftReport,
                 Selection, StageEnd, RunEnd, AuditReport, ResolvedRecipe, HostRun, HostTask, HostUpdate, HostCheckpoint,
                 HostEvaluation, Ranking, Revised, ModuleUpdate, ModuleVersion, Agreement, BestOf, Curation, Merged,
-                EvaluationProtocol, EvaluationResult, Incident, CurriculumReport, CurationStage, CuratedSet)
+                EvaluationProtocol, EvaluationResult, Incident, CurriculumReport, CurationStage, CuratedSet, Collected)
 }
 
 __all__ = [
@@ -165,6 +165,7 @@ __all__ = [
     "Census",
     "ChatModel",
     "CodecError",
+    "Collected",
     "Comparison",
     "Completion",
     "Component",

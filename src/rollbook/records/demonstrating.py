@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rollbook.records.codec import SPARSE
+from rollbook.records.episode import Dialect
 from rollbook.records.optimizers import OptimizerSettings
 from rollbook.records.sampling import SamplingSettings
 
@@ -115,3 +116,26 @@ class Lessons:
     principles: Mapping[str, Principle]
     style: str
     sampling: SamplingSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversations:
+    """Conversations of a file (.json, .jsonl, .parquet), rendered as `policy` is asked at serving time, with tools in `dialect`.
+
+    `form`: `demonstrations` for an `Sft`, or `pairs` of a chosen and a rejected answer for a `Preference` or a `RewardModel`, of
+    which the last `apart` share trains nothing. Of one longer than `max_tokens` nothing is learnt (`drop`), only the turns, or of
+    an answer the tokens, that fit (`cut`), or the run does not begin (`refuse`). `sha256` is the file's, written down when a run
+    starts.
+
+    Example: Conversations(policy="start", path="chats.jsonl", form="demonstrations", dialect="hermes", max_tokens=2048,
+        too_long="drop")
+    """
+
+    policy: str
+    path: str
+    form: Literal["demonstrations", "pairs"]
+    dialect: Dialect
+    max_tokens: int
+    too_long: Literal["drop", "cut", "refuse"]
+    apart: float = 0.0
+    sha256: str | None = field(default=None, metadata=SPARSE)

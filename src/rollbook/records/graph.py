@@ -9,6 +9,7 @@ from typing import assert_never
 from rollbook.records.recipe import (
     Comparisons,
     ComposedReward,
+    Conversations,
     Distill,
     Evaluate,
     Feedback,
@@ -69,7 +70,7 @@ def inputs(stage: Stage) -> dict[str, str]:
         case Preference():
             base = stage.merging.base if stage.merging is not None else None
             named = {"policy": stage.policy, **_each("data", stage.data), "reference": stage.reference, "merging.base": base}
-        case Prune():
+        case Prune() | Conversations():
             named = {"policy": stage.policy}
         case Merge():
             named = {**_each("policies", stage.policies), "base": stage.base}

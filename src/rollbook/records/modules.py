@@ -134,6 +134,25 @@ class Curation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """The conversations that a stage took from a file, whose bytes are kept as the blob `sha256`: how many rows there were and
+    became something to learn, and by reason the names of those that did not or only in part.
+
+    Example: Collected(stage="chats", policy="PolicyVersion:0", sha256="9f..", suffix=".jsonl", rows=120, kept=117,
+        left={"longer than max_tokens": ("row 4", "row 9", "row 88")})
+    """
+
+    SCHEMA: ClassVar[int] = 1
+    stage: str
+    policy: str
+    sha256: str
+    suffix: str
+    rows: int
+    kept: int
+    left: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     """A policy that was made of others, and how: `parts` maps a version's id to its weight, in the order they were taken.
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from rollbook.records.codec import SPARSE
 from rollbook.records.composition import ComposedReward
-from rollbook.records.demonstrating import Lessons, Principle, RejectionSampling, Repeats, Revise, Sft
+from rollbook.records.demonstrating import Conversations, Lessons, Principle, RejectionSampling, Repeats, Revise, Sft
 from rollbook.records.episode import Dialect, Reasoning
 from rollbook.records.errors import RecipeError
 from rollbook.records.optimizers import Lora, Muon, OptimizerSettings
@@ -306,6 +306,7 @@ __all__ = [
     "Alone",
     "Comparisons",
     "ComposedReward",
+    "Conversations",
     "Critic",
     "Distill",
     "Dpo",

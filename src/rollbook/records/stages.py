@@ -9,7 +9,7 @@ from typing import Literal
 from rollbook.records.asynchrony import Asynchrony
 from rollbook.records.codec import SPARSE
 from rollbook.records.curriculum import Curriculum
-from rollbook.records.demonstrating import Lessons, Principle, RejectionSampling, Revise, Sft
+from rollbook.records.demonstrating import Conversations, Lessons, Principle, RejectionSampling, Revise, Sft
 from rollbook.records.optimizers import OptimizerSettings
 from rollbook.records.sampling import SamplingSettings
 
@@ -301,4 +301,4 @@ class Distill:
 
 
 Stage = (Evaluate | Sft | PassRate | PolicyGradient | RejectionSampling | Comparisons | RewardModel | Preference | Merge
-         | Distill | Revise | Lessons | Prune)
+         | Distill | Revise | Lessons | Prune | Conversations)

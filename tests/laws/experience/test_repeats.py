@@ -58,7 +58,7 @@ def test_only_the_policys_turns_are_left_out_and_each_begins_anew():
 @pytest.mark.parametrize("name", ["period", "copies", "span"])
 def test_a_rule_of_nothing_is_refused(name):
     from rollbook.recipes import bounds
-    from rollbook.recipes.problems import Problems
+    from rollbook.records.problems import Problems
     found = Problems()
     bounds.check(dataclasses.replace(RULE, **{name: 0}), "stages.cpt.repeats", found)
     assert [error.what for error in found.found] == [f"stages.cpt.repeats.{name} must be >= 1"]

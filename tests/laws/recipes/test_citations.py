@@ -13,10 +13,10 @@ from rollbook.evidence.registry import builtin
 from rollbook.recipes import document
 from rollbook.recipes.bounds import BOUNDS
 from rollbook.recipes.objective import schema
-from rollbook.recipes.problems import RecipeProblems
 from rollbook.recipes.units import UNITS, units
 from rollbook.recipes.values import entries
 from rollbook.records import RecipeError
+from rollbook.records.problems import RecipeProblems
 
 HIGH = "{value: 0.3, label: D, claim: test.big.high}"
 OBJECTIVE = "{value: Magistral, label: D, claim: test.big.objective}"

@@ -8,9 +8,9 @@ import pytest
 from small_recipe import names
 
 from rollbook.recipes import load, resolve
-from rollbook.recipes.problems import Problems, RecipeProblems
 from rollbook.recipes.validate import check
 from rollbook.records import RecipeError, ResolvedRecipe, graph
+from rollbook.records.problems import Problems, RecipeProblems
 from rollbook.records.recipe import Evaluate, RewardSettings, SamplingSettings
 
 LAB = {  # the numbers that the cases below depend on, whatever the built-in recipe is tuned to

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from small_recipe import names, resolved
 
-from rollbook.recipes.problems import RecipeProblems
 from rollbook.records import RecipeError
+from rollbook.records.problems import RecipeProblems
 
 
 def test_an_override_is_recorded_as_the_users_with_what_it_replaced() -> None:

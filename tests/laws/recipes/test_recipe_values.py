@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from small_recipe import TEXT, changed, names, read, resolved
 
-from rollbook.recipes.problems import RecipeProblems
 from rollbook.recipes.yamltext import parse
 from rollbook.records import RecipeError
+from rollbook.records.problems import RecipeProblems
 
 HIGH = "{value: 0.3, label: D, claim: test.big.high}"
 

@@ -11,8 +11,8 @@ from small_stages import ADAM, LABELS, SFT, pipeline
 from rollbook.models.decoder import Decoder
 from rollbook.models.load import load_policy
 from rollbook.models.weights import weight_hash
-from rollbook.recipes import problems, validate
-from rollbook.records import RecipeError
+from rollbook.recipes import validate
+from rollbook.records import RecipeError, problems
 from rollbook.records import recipe as r
 from rollbook.training.optimizer import Optimizer
 

@@ -12,6 +12,8 @@ import numpy as np
 from safetensors.numpy import load
 
 from rollbook.audit.copied import REMEDY, TABLE, copied_faults, is_copied, times_shown
+from rollbook.audit.collected import RENDER as AGAIN
+from rollbook.audit.collected import CollectedRows
 from rollbook.audit.detector import Detector
 from rollbook.audit.elements import due_order
 from rollbook.audit.index import RunIndex, learns_text
@@ -19,7 +21,7 @@ from rollbook.audit.ownership import NotRendered, Owned, as_text, owned
 from rollbook.audit.plan import excuse
 from rollbook.audit.schedule import pool
 from rollbook.experience.repeats import repeated
-from rollbook.records import Demonstration, SftReport
+from rollbook.records import Collected, Demonstration, Ranking, SftReport
 from rollbook.records.recipe import Repeats, Sft
 from rollbook.rewards import format_gate
 from rollbook.rewards.boxes import last_box
@@ -66,6 +68,7 @@ class ColdStartDetector(Detector):
         self.trained: set[str] = set()
         self.steps: Counter[str] = Counter()
         self.spelled = 0
+        self.files = CollectedRows()
         self.left = 0                               # tokens without loss for repeating, over all steps
         self.general: Counter[str] = Counter()
         self.texts: dict[str, list[tuple[str, int]]] = {}       # stage -> demonstrations of tasks, hash of task and text
@@ -74,6 +77,12 @@ class ColdStartDetector(Detector):
         self.order: dict[str, list[str]] = {}       # stage that learns from others -> all that it shows, in order
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
+        if isinstance(record, Demonstration | Ranking):
+            self.files.seen(run, identity, record)
+        if isinstance(record, Collected):
+            self.checked()
+            for evidence in self.files.collected(run, record):
+                self.fail(identity, evidence, AGAIN)
         if isinstance(record, Demonstration):
             self.checked()
             self.authors[f"{record.author} ({record.validation})"] += 1
@@ -100,6 +109,8 @@ class ColdStartDetector(Detector):
                               f"{stage.steps}", "record every supervised step with its tensors")
         if self.copied:
             self._copied(run)
+        for evidence in self.files.missing(run):
+            self.fail("run", evidence, AGAIN)
         if self.known:
             unused = len(self.known) - len(self.trained)
             self.note(f"{len(self.known)} demonstrations, {unused} of them not trained" if unused else

@@ -7,6 +7,7 @@ from typing import assert_never
 from rollbook.orchestration.session import Session
 from rollbook.orchestration.stages import (
     comparisons,
+    conversations,
     distill,
     evaluation,
     lessons,
@@ -23,6 +24,7 @@ from rollbook.orchestration.stages import (
 from rollbook.orchestration.state import StepState
 from rollbook.records.recipe import (
     Comparisons,
+    Conversations,
     Distill,
     Evaluate,
     Lessons,
@@ -54,6 +56,8 @@ def run_stage(session: Session, name: str, stage: Stage, state: StepState | None
             rejection_sampling.run(session, name, stage)
         case Comparisons():
             comparisons.run(session, name, stage)
+        case Conversations():
+            conversations.run(session, name, stage)
         case Revise():
             revise.run(session, name, stage)
         case Lessons():
