@@ -39,8 +39,8 @@ def checked(recipe: ResolvedRecipe, tokenizer: ChatTokenizer, progress: Progress
         for line in told(name, made):
             progress.note(line)
         if made.tools and tokenizer.describes_tools:
-            progress.note(f"{name}: the model's template has words of its own for tools; they are described as {stage.dialect} does, "
-                          "in training, sampling and serving alike")
+            progress.note(f"{name}: the model's template has words of its own for tools; they are described as {stage.dialect} "
+                          "does, in training, sampling and serving alike")
         stages[name] = replace(stage, path=without_home(stage.path), sha256=digest(data))
         about[f"stages.{name}.sha256"] = about.get(f"stages.{name}.sha256", Provenance(origin="user", label=None))
     problems.raise_any("what the recipe learns from")

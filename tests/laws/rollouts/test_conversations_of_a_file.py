@@ -180,7 +180,8 @@ def test_a_file_that_is_no_list_of_rows_is_refused(data, suffix):
 
 def test_a_template_says_whether_it_has_words_of_its_own_for_tools():
     from rollbook.models.tokenizer import TURN_END, ChatTokenizer
-    own = ChatTokenizer(TOKENIZER._tokenizer, "{% if tools %}{{ tools }}{% endif %}" + TOKENIZER.template, stop=[TURN_END], specials={})
+    written = "{% if tools %}{{ tools }}{% endif %}" + TOKENIZER.template
+    own = ChatTokenizer(TOKENIZER._tokenizer, written, stop=[TURN_END], specials={})
     assert own.describes_tools and not TOKENIZER.describes_tools
 
 
