@@ -21,8 +21,8 @@ from rollbook.models.load import Policy, load_policy, news
 from rollbook.models.runtime import prepare
 from rollbook.orchestration.engines import engine_of
 from rollbook.orchestration.environment_proof import prove_environment
-from rollbook.orchestration.imitation import check_imitated
 from rollbook.orchestration.giving import checked
+from rollbook.orchestration.imitation import check_imitated
 from rollbook.orchestration.judges import default_judging
 from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher

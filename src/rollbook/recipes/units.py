@@ -16,7 +16,6 @@ UNITS: Mapping[str, tuple[str, ...]] = {  # the last part of a setting's path ->
     **dict.fromkeys(("weight", "top_p", "min_p", "general_share", "traces", "fim", "apart", "keep", "first", "last"), _SHARE),
     **dict.fromkeys(("context", "window", "max_tokens", "length_max", "length_cache", "max_batch_tokens", "turn_tokens",
                      "compact_at", "summary_tokens", "subagent_tokens", "period", "span"), ("tokens",)),
-    "copies": ("number",),
     **dict.fromkeys(("max_turns", "keep_turns"), ("turns",)),
     "max_calls": ("calls",), "subagents": ("calls", "agents"), "reply_characters": ("characters",),
     **dict.fromkeys(("max_seconds", "call_seconds", "request_s", "update_s", "start_s", "patience_s"), ("seconds",)),

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from safetensors.numpy import load
 
-from rollbook.audit.copied import REMEDY, TABLE, copied_faults, is_copied, times_shown
 from rollbook.audit.collected import RENDER as AGAIN
 from rollbook.audit.collected import CollectedRows
+from rollbook.audit.copied import REMEDY, TABLE, copied_faults, is_copied, times_shown
 from rollbook.audit.detector import Detector
 from rollbook.audit.elements import due_order
 from rollbook.audit.index import RunIndex, learns_text
