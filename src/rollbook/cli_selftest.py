@@ -12,9 +12,10 @@ import click
 @click.argument("model")
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True,
               help="Compute precision that is tested besides float32.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 @click.pass_context
-def selftest(ctx: click.Context, model: str, dtype: str, as_json: bool) -> None:
+def selftest(ctx: click.Context, model: str, dtype: str, device: str, as_json: bool) -> None:
     """Compare engine and trainer on MODEL (built-in name, folder or hub name). Exits 1 when they drift apart.
 
     Full distributions over the vocabulary at every sampled position: as loaded, after an update that moves every weight, and
@@ -22,7 +23,7 @@ def selftest(ctx: click.Context, model: str, dtype: str, as_json: bool) -> None:
     """
     from rollbook.orchestration.selftest import TOLERANCES, selftest
 
-    rows = selftest(model, dtype=dtype, told=lambda note: click.echo(note, err=True))
+    rows = selftest(model, dtype=dtype, device=device, told=lambda note: click.echo(note, err=True))
     limits = {str(one).removeprefix("torch."): dataclasses.asdict(limit) for one, limit in TOLERANCES.items()}
     agree = not any(row.problem for row in rows)
     if as_json:

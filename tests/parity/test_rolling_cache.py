@@ -59,9 +59,9 @@ def test_a_row_takes_no_more_room_than_the_window(policy, monkeypatch):
     seen = []
     real = embedded.Cache.empty.__func__
 
-    def empty(cls, a, rows, capacity, dtype):
+    def empty(cls, a, rows, capacity, *where):
         seen.append((rows, capacity))
-        return real(cls, a, rows, capacity, dtype)
+        return real(cls, a, rows, capacity, *where)
     monkeypatch.setattr(embedded.Cache, "empty", classmethod(empty))
     engine(policy).sample([request("a", 2, 4 * window)])
     assert max(capacity for _, capacity in seen) <= window

@@ -10,7 +10,8 @@ from rollbook.cli import main
 @pytest.mark.parametrize(("override", "words"), [
     ("stages.rl.max_policy_age=1", "a max_policy_age above 0 come together"),
     ("stages.rl.sampling.top_p=0.9", "must draw from all ids"),
-    ("run.device=cuda", "only device cpu"),
+    ("run.device=cuda:64", "sees no such accelerator"),
+    ("run.device=mps", "fp64"),
     ("run.threads=4096", "exceeds the cores"),
     ("model.context=40", "context"),
     ("tasks.families.add_sub.parameters.max_operand=4", "on both sides, and held-out"),

@@ -19,7 +19,8 @@ from rollbook.environments import single_turn_image
 from rollbook.ledger import Ledger, environment_manifest
 from rollbook.ledger.sameness import in_words, unlike
 from rollbook.models.decoder import Decoder
-from rollbook.models.load import load_policy
+from rollbook.models.load import load_policy, placed
+from rollbook.models.runtime import named, nearest
 from rollbook.models.shape import load_shaped
 from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.models.weights import read_tensors, weight_hash
@@ -142,7 +143,7 @@ def _work(ledger: Ledger, sample: int) -> Work:
     for end in ledger.records(StageEnd):
         if end.checkpoint is not None and (ledger.root / end.checkpoint).is_dir():
             stored[end.ended] = end.checkpoint
-    policy = load_policy(recipe.settings.model)
+    policy = placed(load_policy(recipe.settings.model), nearest(recipe.settings.run.device))
     kept = next(iter(ledger.records(TokenizerFile)), None)
     tokenizer = policy.tokenizer if kept is None else ChatTokenizer.from_document(ledger.get(kept.blob))
     known = [index for index, version in versions.items() if version.id in stored]
@@ -153,7 +154,7 @@ def _work(ledger: Ledger, sample: int) -> Work:
 
 
 def _here(work: Work) -> Mapping[str, object]:
-    return {**environment_manifest(), "threads": torch.get_num_threads()}
+    return {**named(work.decoder.device), **environment_manifest(), "threads": torch.get_num_threads()}
 
 
 def _judged(work: Work) -> list[DeepFinding]:

@@ -154,7 +154,7 @@ def _probe(work: Work, ruler: Ruler, probe: Probe) -> None:
 
 def _decoded(weights: WorkingCopy, ids: Sequence[int], given: int) -> list[float]:
     """Log-probs of the tokens after the first `given` by prefill and decoding, as a sampler computes them."""
-    arena = Cache.empty(weights.architecture, 1, len(ids), weights.dtype)
+    arena = Cache.empty(weights.architecture, 1, len(ids), weights.dtype, weights.device)
     logits, cache = weights.prefill(torch.tensor([list(ids[:given])]), torch.tensor([given]))
     arena.put(0, cache, torch.tensor([0]))
     found = []

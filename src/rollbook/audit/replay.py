@@ -18,8 +18,8 @@ from rollbook.audit.replay_steps import PolicyStep, new_learner, policy_step, sf
 from rollbook.audit.ruler import TOLERANCES, Ruler
 from rollbook.ledger import Event, Ledger, environment_manifest
 from rollbook.ledger.sameness import Unlike, unlike
-from rollbook.models.load import Policy, load_policy
-from rollbook.models.runtime import usable_cores
+from rollbook.models.load import Policy, load_policy, placed
+from rollbook.models.runtime import named, nearest, usable_cores
 from rollbook.models.shape import load_shaped
 from rollbook.models.tokenizer import load_tokenizer
 from rollbook.models.weights import published_hash, read_tensors, weight_hash
@@ -76,9 +76,10 @@ class Replay(Beside):
         self.read = {source for stage in self.stages.values() for source in (*inputs(stage).values(), CURATED)}
         self.asked = threads
         self.dtype, self.threads = prepared(ledger, recipe, self.first, threads)
-        self.unlike = unlike(ledger.manifest, {**environment_manifest(), "threads": self.threads})
+        self.policy = placed(load_policy(recipe.settings.model), nearest(recipe.settings.run.device))
+        here = {**named(self.policy.decoder.device), **environment_manifest(), "threads": self.threads}
+        self.unlike = unlike(ledger.manifest, here)
         self.ruler = Ruler(exact=not any(one.moves_update for one in self.unlike), tolerance=TOLERANCES[_name(self.dtype)])
-        self.policy = load_policy(recipe.settings.model)
         self.decoder, self.tokenizer = self.policy.decoder, self.policy.tokenizer
         self.versions: dict[str, PolicyVersion] = {}
         self.ends: dict[str, PolicyVersion] = {}

@@ -12,7 +12,7 @@ import torch
 from rollbook.audit.ruler import Mismatch, Tolerance
 from rollbook.ledger import Ledger
 from rollbook.ledger.sameness import Unlike
-from rollbook.models.runtime import prepare, usable_cores
+from rollbook.models.runtime import nearest, prepare, usable_cores
 from rollbook.records import LedgerError, PolicyVersion, ResolvedRecipe
 
 
@@ -76,5 +76,5 @@ def prepared(ledger: Ledger, recipe: ResolvedRecipe, first: PolicyVersion, threa
     wanted = threads or (recorded if isinstance(recorded, int) else recipe.settings.run.threads)
     dtype: Any = first.probe.dtype if first.probe is not None else recipe.settings.run.dtype
     own = min(wanted, usable_cores())
-    settings = dataclasses.replace(recipe.settings.run, threads=own, dtype=dtype)
+    settings = dataclasses.replace(recipe.settings.run, threads=own, dtype=dtype, device=str(nearest(recipe.settings.run.device)))
     return prepare(settings), torch.get_num_threads()

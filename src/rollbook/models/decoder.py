@@ -19,7 +19,7 @@ from rollbook.models.architecture import Architecture, to_config
 from rollbook.models.layout import Layout
 from rollbook.models.routing import GateRule, replayed_gates
 
-SHORT = 1 << 23        # scores that are written out (32 MiB of fp32 a layer): for short ones a fused kernel's backward is slower
+SHORT = 1 << 23        # scores that a processor writes out (32 MiB of fp32 a layer): a fused kernel's backward is slower for them
 
 
 class Norm(nn.Module):
@@ -42,7 +42,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rotary_table(architecture: Architecture, positions: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin of each position's angles, [*, D] in fp32, halves repeated."""
     dim = architecture.head_dim
-    frequency = 1.0 / (architecture.rope_theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim))
+    frequency = 1.0 / (architecture.rope_theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim))
     angle = positions.to(torch.float32)[..., None] * frequency
     angle = torch.cat([angle, angle], dim=-1)
     return angle.cos(), angle.sin()
@@ -99,11 +99,11 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     rows = q.view(batch, length, kv, heads // kv, dim).permute(0, 2, 3, 1, 4).reshape(batch, kv, -1, dim)
     k, v = k.transpose(1, 2), v.transpose(1, 2)
     seen = mask[:, None].repeat(1, 1, heads // kv, 1)
-    if batch * heads * length * k.shape[2] <= SHORT:
+    if q.device.type == "cpu" and batch * heads * length * k.shape[2] <= SHORT:
         score = (rows @ k.transpose(2, 3)).float().mul_(dim ** -0.5).masked_fill_(~seen, float("-inf"))
         out = score.softmax(-1).to(q.dtype) @ v
     else:
-        bias = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, float("-inf"))
+        bias = torch.zeros(seen.shape, dtype=q.dtype, device=q.device).masked_fill_(~seen, float("-inf"))
         out = F.scaled_dot_product_attention(rows, k, v, attn_mask=bias)
     return out.view(batch, kv, heads // kv, length, dim).permute(0, 3, 1, 2, 4).reshape(batch, length, heads, dim)
 
@@ -147,7 +147,7 @@ class Experts(nn.Module):
             weight, chosen = replayed_gates(logits, routes_LK, GateRule.of(self.a)), routes_LK
         if seen is not None:
             seen.append(chosen)
-        out = torch.zeros(x.shape, dtype=torch.float32)
+        out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         for index, expert in enumerate(self.experts):
             token, rank = (chosen == index).nonzero(as_tuple=True)
             if token.numel():
@@ -209,12 +209,18 @@ class Decoder(nn.Module):
             self.lm_head = nn.Linear(a.hidden, a.vocab, bias=False)
 
     @property
+    def device(self) -> torch.device:
+        """Where the weights are. Layouts are moved there, and what `logprobs` and `scalar` find comes back to the processor."""
+        return next(self.parameters()).device
+
+    @property
     def head(self) -> Tensor:
         """Output matrix [V, H]."""
         return self.model.embed_tokens.weight if self.architecture.tied else self.lm_head.weight
 
     def forward(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         """Hidden states after the final norm, [L, H] in `dtype`; one-position shift and softmax live in `logprobs`."""
+        layout = layout.to(self.device)
         tables = rotary_table(self.architecture, layout.position_L)
         residual = self.model.embed_tokens(layout.token_L).float()
         again = self.checkpointing and torch.is_grad_enabled()
@@ -229,7 +235,7 @@ class Decoder(nn.Module):
 
     def write(self, folder: Path) -> None:
         """Weights and configuration, as transformers reads them."""
-        save_file({name: p.detach() for name, p in self.named_parameters()}, str(folder / "model.safetensors"),
+        save_file({name: p.detach().cpu() for name, p in self.named_parameters()}, str(folder / "model.safetensors"),
                   metadata={"format": "pt"})
         (folder / "config.json").write_text(json.dumps(to_config(self.architecture), indent=1, sort_keys=True))
 

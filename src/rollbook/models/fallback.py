@@ -89,9 +89,9 @@ class Fallback(Decoder):
 
         Every continuation is a row with its prompt, padded on the right, where causal attention does not look.
         """
-        token_SW, mask_SW, pick_L = unfold(layout)
-        inputs = {"input_ids": token_SW, "attention_mask": mask_SW,
-                  "position_ids": torch.arange(token_SW.shape[1]).expand_as(token_SW), "use_cache": False}
+        token_SW, mask_SW, pick_L = unfold(layout.to(self.device))
+        inputs = {"input_ids": token_SW, "attention_mask": mask_SW, "use_cache": False,
+                  "position_ids": torch.arange(token_SW.shape[1], device=self.device).expand_as(token_SW)}
         if self.bend is None:
             found_SWX = self._in(self.model, dtype, inputs).logits
         else:
@@ -146,18 +146,18 @@ def unfold(layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
     slots = [torch.cat([layout.prompt_slots_GP[g][prompt_GP[g]], layout.own_slots_SC[s][own_SC[s]]])
              for s, g in enumerate(layout.group_S.tolist())]
     width = max(map(len, slots))
-    token_SW = torch.zeros(len(slots), width, dtype=torch.long)
+    token_SW = torch.zeros(len(slots), width, dtype=torch.long, device=layout.token_L.device)
     mask_SW = torch.zeros_like(token_SW)
     pick_L = torch.zeros_like(layout.token_L)
     for row, own in enumerate(slots):
         token_SW[row, :len(own)] = layout.token_L[own]
         mask_SW[row, :len(own)] = 1
-        pick_L[own] = row * width + torch.arange(len(own))
+        pick_L[own] = row * width + torch.arange(len(own), device=own.device)
     return token_SW, mask_SW, pick_L
 
 
 def _valid(slots: Tensor, flat: Tensor) -> Tensor:
-    valid = torch.zeros(slots.numel(), dtype=torch.bool)
+    valid = torch.zeros(slots.numel(), dtype=torch.bool, device=slots.device)
     valid[flat] = True
     return valid.view(slots.shape)
 

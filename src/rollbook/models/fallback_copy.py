@@ -27,6 +27,7 @@ class FallbackCopy(WorkingCopy):
 
     def __init__(self, decoder: Fallback, dtype: torch.dtype):
         self.architecture, self.dtype, self.model = decoder.architecture, dtype, copy.deepcopy(decoder.model)
+        self.device = decoder.device
         self.model.requires_grad_(False)
         for name, parameter in self.model.named_parameters():
             parameter.data = parameter.data.to(decoder.held_as(name, dtype))
@@ -42,13 +43,13 @@ class FallbackCopy(WorkingCopy):
         """
         rows, width = token_BP.shape
         before = 0 if prefix is None else int(prefix.length_B)
-        cache = Cache.empty(self.architecture, rows, before + width, self.dtype)
+        cache = Cache.empty(self.architecture, rows, before + width, self.dtype, self.device)
         cache.length_B += length_B + before
         if prefix is not None:
             cache.key[:, :, :, :before] = prefix.key[..., :before, :]
             cache.value[:, :, :, :before] = prefix.value[..., :before, :]
         if self.architecture.keeps_tokens:
-            cache.key[0, :, 0, before:, 0] = token_BP.int()
+            cache.key[0, :, 0, before:, 0] = token_BP.to(self.device).int()
             return self._whole(cache), cache
         seen_B = torch.full((rows,), before)
         logits, held = self._continue(token_BP, length_B, cache, seen_B)
@@ -63,7 +64,7 @@ class FallbackCopy(WorkingCopy):
         row = torch.arange(token_B.shape[0])
         at = cache.length_B.clone()
         if self.architecture.keeps_tokens:
-            cache.key[0, row, 0, at, 0] = token_B.int()
+            cache.key[0, row, 0, at, 0] = token_B.to(self.device).int()
             cache.length_B += 1
             return self._whole(cache)
         logits, held = self._continue(token_B[:, None], torch.ones_like(at), cache, at)
@@ -80,25 +81,27 @@ class FallbackCopy(WorkingCopy):
         The `seen_B` positions of each row are laid against the new ones, so that distances are those within the row.
         """
         from transformers import DynamicCache
+        token_BP, length_B, seen_B = (x.to(self.device) for x in (token_BP, length_B, seen_B))
         width = token_BP.shape[1]
         most = int(seen_B.max())
-        source_BM = (torch.arange(most) - (most - seen_B)[:, None]).clamp(min=0)
+        place_M = torch.arange(most, device=self.device)
+        source_BM = (place_M - (most - seen_B)[:, None]).clamp(min=0)
         held = DynamicCache()
         for index, (key_dim, value_dim) in enumerate(self.architecture.layer_dims if most else ()):
             held.update(_laid(cache.key[index, ..., :key_dim], source_BM), _laid(cache.value[index, ..., :value_dim], source_BM),
                         index)
-        place_P = torch.arange(width)
-        mask = torch.cat([torch.arange(most) >= (most - seen_B)[:, None], place_P < length_B[:, None]], dim=1).long()
+        place_P = torch.arange(width, device=self.device)
+        mask = torch.cat([place_M >= (most - seen_B)[:, None], place_P < length_B[:, None]], dim=1).long()
         logits = self._last(token_BP, length_B, attention_mask=mask, position_ids=seen_B[:, None] + place_P, use_cache=True,
                             **{cache_name(self.model): held})
         return logits, [(layer.keys, layer.values) for layer in held.layers]
 
     def _whole(self, cache: Cache) -> Tensor:
         """Logits after the last token of rows whose tokens are kept."""
-        most = int(cache.length_B.max())
+        most, length_B = int(cache.length_B.max()), cache.length_B.to(self.device)
         token_BM = cache.key[0, :, 0, :most, 0].long()
-        place_M = torch.arange(most)
-        return self._last(token_BM, cache.length_B, attention_mask=(place_M < cache.length_B[:, None]).long(),
+        place_M = torch.arange(most, device=self.device)
+        return self._last(token_BM, length_B, attention_mask=(place_M < length_B[:, None]).long(),
                           position_ids=place_M.expand_as(token_BM), use_cache=False)
 
     def _last(self, token_BP: Tensor, length_B: Tensor, **inputs: Any) -> Tensor:
@@ -107,12 +110,12 @@ class FallbackCopy(WorkingCopy):
         wanted, place_B = last_B.unique(return_inverse=True)
         out = self.model(**readable(self.model, {"input_ids": token_BP, "logits_to_keep": wanted, **inputs})).logits
         at_B = last_B if out.shape[1] == token_BP.shape[1] else place_B
-        return out[torch.arange(len(last_B)), at_B].float()
+        return out[torch.arange(len(last_B), device=self.device), at_B].float()
 
 
 def _laid(x: Tensor, source_BM: Tensor) -> Tensor:
     """[B, K, M, D] with position m of row b taken from position source_BM[b, m]."""
-    return x[torch.arange(x.shape[0])[:, None], :, source_BM].transpose(1, 2)
+    return x[torch.arange(x.shape[0], device=x.device)[:, None], :, source_BM].transpose(1, 2)
 
 
 def cache_name(model: Any) -> str:

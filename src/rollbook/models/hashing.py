@@ -25,7 +25,7 @@ def ordered_hash(ordered: Iterable[tuple[str, Tensor]]) -> str:
     parts: list[bytes | Future[bytes]] = []
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         for name, tensor in ordered:
-            flat = tensor.detach().contiguous()
+            flat = tensor.detach().cpu().contiguous()
             parts.append(f"{name} {flat.dtype} {tuple(flat.shape)}\n".encode())
             held = flat.view(-1).view(torch.uint8).numpy().data
             if len(held) < LEAF // 16:

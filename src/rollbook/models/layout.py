@@ -7,7 +7,7 @@ P longest prompt, C longest continuation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -46,6 +46,13 @@ class Layout:
     seq_T: Tensor
     routes_LYK: Tensor | None = None
     chosen: list[Tensor] | None = None
+
+    def to(self, device: torch.device) -> Layout:
+        """The same layout on a device; itself where it is there. `chosen` stays the one list."""
+        if self.token_L.device == device:
+            return self
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: one.to(device) for name, one in held.items() if isinstance(one, Tensor)})
 
 
 def pack(trees: Sequence[Tree], *, window: int | None = None) -> Layout:

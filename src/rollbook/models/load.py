@@ -66,6 +66,12 @@ def read_policy(folder: Path, *, source: str) -> Policy:
     return Policy(decoder=decoder, tokenizer=tokenizer, source=source)
 
 
+def placed(policy: Policy, device: torch.device) -> Policy:
+    """The policy with its weights on a device, moved in place."""
+    policy.decoder.to(device)
+    return policy
+
+
 def news(policy: Policy) -> str | None:
     """What a person should be told about a policy that was loaded, the first time in this process; None after that."""
     if policy.slow is None or policy.slow in _told:

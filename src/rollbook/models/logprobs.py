@@ -30,6 +30,11 @@ class Scores:
     logp_T: Tensor
     entropy_T: Tensor
 
+    @classmethod
+    def of(cls, logp_T: Tensor, entropy_T: Tensor) -> Scores:
+        """In the processor's memory, wherever the weights are: objectives and records read them there."""
+        return cls(logp_T=logp_T.cpu(), entropy_T=entropy_T.cpu())
+
 
 def action_logprobs(decoder: Decoder, layout: Layout, *, temperature: float, dtype: torch.dtype,
                     entropy_gradient: bool = False) -> Scores:
@@ -37,11 +42,12 @@ def action_logprobs(decoder: Decoder, layout: Layout, *, temperature: float, dty
 
     With `entropy_gradient` the entropies can be differentiated too: -p (log p + H) on every logit.
     """
+    layout = layout.to(decoder.device)
     hidden_TH = decoder(layout, dtype)[layout.predictor_T]
     if isinstance(decoder, Fallback):
         return _through(decoder.readout(dtype), hidden_TH, layout.target_T, temperature, entropy_gradient)
     logp_T, entropy_T = _ChunkedHead.apply(hidden_TH, decoder.head, layout.target_T, temperature, entropy_gradient)
-    return Scores(logp_T=logp_T, entropy_T=entropy_T)
+    return Scores.of(logp_T, entropy_T)
 
 
 def _through(readout: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor, temperature: float,
@@ -56,7 +62,7 @@ def _through(readout: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor
     parts = [checkpoint(scored, some, targets, use_reentrant=False)
              for some, targets in zip(hidden.split(CHUNK), target.split(CHUNK), strict=True)]
     logp, entropy = (torch.cat(each) for each in zip(*parts, strict=True))
-    return Scores(logp_T=logp, entropy_T=entropy)
+    return Scores.of(logp, entropy)
 
 
 class _ChunkedHead(torch.autograd.Function):
@@ -66,7 +72,7 @@ class _ChunkedHead(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, head: Tensor, target: Tensor, temperature: float,
                 entropy_gradient: bool) -> tuple[Tensor, Tensor]:
         weight = head.to(hidden.dtype)
-        logp = torch.empty(hidden.shape[0], dtype=torch.float32)
+        logp = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device)
         entropy = torch.empty_like(logp)
         normalizer = torch.empty_like(logp)
         for part, logits in _near_logits(hidden, weight, temperature):
@@ -93,7 +99,7 @@ class _ChunkedHead(torch.autograd.Function):
         for at in range(0, hidden.shape[0], BLOCK):
             block = slice(at, min(at + BLOCK, hidden.shape[0]))
             rows = hidden[block]
-            slope = torch.empty(rows.shape[0], weight.shape[0], dtype=hidden.dtype)
+            slope = torch.empty(rows.shape[0], weight.shape[0], dtype=hidden.dtype, device=hidden.device)
             for part, logits in _near_logits(rows, weight, ctx.temperature):
                 scale = grad_logp[block][part, None] / ctx.temperature
                 logp = logits.sub_(normalizer[block][part, None])
@@ -113,10 +119,13 @@ def _entropy_slope(logp: Tensor, entropy: Tensor, scale: Tensor) -> Tensor:
 
 
 def _near_logits(hidden: Tensor, weight: Tensor, temperature: float) -> Iterator[tuple[slice, Tensor]]:
-    """fp32 logits a few rows at a time, and which rows they are; the product is made for `CHUNK` rows at once."""
-    few = max(1, NEAR // weight.shape[0])
-    for at in range(0, hidden.shape[0], CHUNK):
-        product = hidden[at:at + CHUNK] @ weight.T
+    """fp32 logits a few rows at a time, and which rows they are; the product is made for `CHUNK` rows at once.
+
+    An accelerator has no use for few rows: there `BLOCK` rows are both.
+    """
+    chunk, few = (CHUNK, max(1, NEAR // weight.shape[0])) if hidden.device.type == "cpu" else (BLOCK, BLOCK)
+    for at in range(0, hidden.shape[0], chunk):
+        product = hidden[at:at + chunk] @ weight.T
         for start in range(0, product.shape[0], few):
             logits = product[start:start + few].to(torch.float32, copy=True)
             yield (slice(at + start, at + start + logits.shape[0]),
@@ -136,6 +145,7 @@ def _entropy(logits: Tensor, normalizer: Tensor) -> Tensor:
 
 def support_logprobs(decoder: Decoder, layout: Layout, support: Support, *, temperature: float, dtype: torch.dtype) -> Scores:
     """Like `action_logprobs`, over the ids that each action token was sampled from (Keep Sampling Mask); entropy likewise."""
+    layout, support = layout.to(decoder.device), support.to(decoder.device)
     hidden_TH = decoder(layout, dtype)[layout.predictor_T]
     readout = _readout(decoder, dtype)
 
@@ -149,15 +159,17 @@ def support_logprobs(decoder: Decoder, layout: Layout, support: Support, *, temp
     parts = [checkpoint(scored, *some, use_reentrant=False)
              for some in zip(hidden_TH.split(CHUNK), layout.target_T.split(CHUNK), counts, ids, strict=True)]
     logp, entropy = (torch.cat(each) for each in zip(*parts, strict=True))
-    return Scores(logp_T=logp, entropy_T=entropy)
+    return Scores.of(logp, entropy)
 
 
 def full_logprobs(decoder: Decoder, layout: Layout, *, temperature: float, dtype: torch.dtype) -> Iterator[Tensor]:
     """Log-probs of every id at the layout's action tokens, fp32 [at most CHUNK, V] at a time, without gradient."""
-    with torch.no_grad():
-        readout = _readout(decoder, dtype)
-        for part in decoder(layout, dtype)[layout.predictor_T].split(CHUNK):
-            yield readout(part).div(temperature).log_softmax(-1)
+    with torch.no_grad():                   # never around a yield: whoever reads would compute without gradient too
+        readout, parts = _readout(decoder, dtype), decoder(layout, dtype)[layout.predictor_T.to(decoder.device)].split(CHUNK)
+    for part in parts:
+        with torch.no_grad():
+            found = readout(part).div(temperature).log_softmax(-1).cpu()
+        yield found
 
 
 def _readout(decoder: Decoder, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:

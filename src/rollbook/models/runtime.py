@@ -1,4 +1,4 @@
-"""How this process computes: threads, precision, denormals, and memory that is kept instead of given back."""
+"""How this process computes: device, threads, precision, denormals, and memory that is kept instead of given back."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ LARGEST = 32 << 20       # glibc accepts no more: larger blocks are mapped and g
 
 
 def prepare(settings: RunSettings) -> torch.dtype:
-    """Sets the process up and returns the compute dtype.
+    """Sets the process up and returns the compute dtype; refuses a device that is not here.
 
+    On an accelerator products are fp32 or bf16 as the dtype says, never TF32, and kernels are deterministic ones where there are.
     Denormals are flushed before the worker threads start: gradients of near-certain tokens are denormal and cost tenfold.
     """
-    if settings.device != "cpu":
-        raise ModelError("only device cpu has been built and run", got=settings.device,
-                         why="nothing here has been executed on an accelerator yet", fix="--set run.device=cpu")
+    device = device_of(settings.device)
     cores = usable_cores()
     if settings.threads > cores:
         raise ModelError("run.threads exceeds the cores that this process may use",
@@ -32,9 +31,35 @@ def prepare(settings: RunSettings) -> torch.dtype:
     torch.set_flush_denormal(True)
     torch.set_num_threads(settings.threads or cores)
     keep_memory()
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")         # without it cuBLAS sums in a changing order
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.use_deterministic_algorithms(True, warn_only=True)
     if settings.dtype == "auto":
-        return torch.bfloat16 if has_fast_bfloat16() else torch.float32
+        return torch.bfloat16 if has_fast_bfloat16(device) else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[settings.dtype]
+
+
+def device_of(name: str) -> torch.device:
+    """The device of a setting's name, `cpu`, `cuda` or `cuda:N`; refuses one that this process does not have."""
+    device = torch.device(name)
+    if device.type == "mps":
+        raise ModelError("sampling draws in fp64, which mps does not have", got=name, fix="--set run.device=cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ModelError("this process sees no such accelerator", got=f"{name}, of {torch.cuda.device_count()}",
+                         why="there is none, its driver is missing, or torch was built without CUDA", fix="--set run.device=cpu")
+    return device
+
+
+def nearest(name: str) -> torch.device:
+    """The device of a setting's name where this process has it, the processor where it has not."""
+    device = torch.device(name)
+    return device if device.type == "cuda" and (device.index or 0) < torch.cuda.device_count() else torch.device("cpu")
+
+
+def named(device: torch.device) -> dict[str, str]:
+    """What a manifest says of an accelerator, `{"device": "NVIDIA H100"}`; nothing of a processor, which is there already."""
+    return {"device": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
 
 
 def usable_cores() -> int:
@@ -42,8 +67,10 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def has_fast_bfloat16() -> bool:
-    """Whether the processor multiplies bf16 matrices natively."""
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Whether the processor, or the accelerator, multiplies bf16 matrices natively."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     try:
         with open("/proc/cpuinfo") as file:
             flags = next((line for line in file if line.startswith("flags")), "")

@@ -64,11 +64,13 @@ class ScalarModel(nn.Module):
 
     def answers(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         """One number per continuation, [S], read at its last token."""
-        return self.read(self.body(layout, dtype)[layout.own_slots_SC.amax(1)])
+        layout = layout.to(self.body.device)
+        return self.read(self.body(layout, dtype)[layout.own_slots_SC.amax(1)]).cpu()
 
     def tokens(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         """One number per action token, [T], read before it: at the position that predicts it."""
-        return self.read(self.body(layout, dtype)[layout.predictor_T])
+        layout = layout.to(self.body.device)
+        return self.read(self.body(layout, dtype)[layout.predictor_T]).cpu()
 
 
 def on_body(policy: Decoder, weights: Mapping[str, Tensor], *, layers: int, seed: int) -> ScalarModel:
@@ -77,7 +79,7 @@ def on_body(policy: Decoder, weights: Mapping[str, Tensor], *, layers: int, seed
     load_shaped(body, weights)
     if hasattr(body, "lm_head"):
         body.lm_head.requires_grad_(False)
-    return ScalarModel(body, layers=layers, seed=seed)
+    return ScalarModel(body, layers=layers, seed=seed).to(body.device)
 
 
 def save_scalar(folder: Path, model: ScalarModel, tokenizer: ChatTokenizer) -> None:
@@ -86,7 +88,7 @@ def save_scalar(folder: Path, model: ScalarModel, tokenizer: ChatTokenizer) -> N
     with saving(folder):
         part.mkdir(parents=True, exist_ok=True)
         model.body.write(part)
-        save_file({name: p.detach().contiguous() for name, p in model.named_parameters() if not name.startswith("body.")},
+        save_file({name: p.detach().cpu().contiguous() for name, p in model.named_parameters() if not name.startswith("body.")},
                   str(part / HEAD), metadata={"format": "pt"})
         tokenizer.save(part)
         put_in_place(part, folder)

@@ -30,4 +30,4 @@ def reshape(decoder: Decoder, tensors: Mapping[str, Tensor]) -> None:
     width = tensors[NEURONS].shape[0] if NEURONS in tensors else old.intermediate
     if layers and (layers, width) != (old.layers, old.intermediate):
         decoder.architecture = new = replace(old, layers=layers, intermediate=width)
-        decoder.model.layers = nn.ModuleList(Block(new, index) for index in range(layers))
+        decoder.model.layers = nn.ModuleList(Block(new, index) for index in range(layers)).to(decoder.device)

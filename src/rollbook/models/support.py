@@ -44,6 +44,10 @@ class Support:
         return cls(id_N=torch.tensor([each for row in rows for each in row], dtype=torch.int64),
                    count_T=torch.tensor([len(row) for row in rows], dtype=torch.int64))
 
+    def to(self, device: torch.device) -> Support:
+        """The same on a device."""
+        return Support(id_N=self.id_N.to(device), count_T=self.count_T.to(device))
+
     def mask(self, vocab: int) -> Tensor:
         """Boolean [T, V], True on the allowed ids; an id named twice counts once."""
         if self.id_N.numel() and not 0 <= int(self.id_N.min()) <= int(self.id_N.max()) < vocab:

@@ -17,6 +17,7 @@ from rollbook.models.architecture import Architecture
 from rollbook.models.decoder import Decoder, rms_norm, rotary_table, route
 from rollbook.models.matrix import Matrix
 
+CPU = torch.device("cpu")
 ROOM = 32          # positions by which a cache's rows are widened: products over a row's whole width need no copy of it
 
 
@@ -46,7 +47,7 @@ class FusedExperts:
     def routed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The output of every token, and the experts that it took, [*, K]."""
         weight, chosen = route(self.architecture, self.gate(x))
-        out = torch.zeros(x.shape, dtype=torch.float32)
+        out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         for index, expert in enumerate(self.experts):
             token, rank = (chosen == index).nonzero(as_tuple=True)
             if token.numel():
@@ -74,6 +75,8 @@ class Cache:
 
     A sparse model's also holds the experts that each position took, as int16 [layers, B, 1, M, experts per token].
 
+    `length_B` is in the processor's memory, the rest where the weights are.
+
     Position p of a row stands at place p - `start`; in a cache that decoding has filled to its capacity, at p modulo M, where
     only the last M positions are left: enough for an architecture whose window is no longer.
     """
@@ -95,13 +98,14 @@ class Cache:
         self.route = None if self.route is None else made(self.route)
 
     @classmethod
-    def empty(cls, a: Architecture, rows: int, capacity: int, dtype: torch.dtype) -> Cache:
+    def empty(cls, a: Architecture, rows: int, capacity: int, dtype: torch.dtype, device: torch.device = CPU) -> Cache:
         """Room for `rows` rows of `capacity` positions."""
         shape = (a.layers, rows, a.kv_heads, capacity, a.head_dim)
         dtype = torch.int32 if a.keeps_tokens else dtype
-        route = torch.zeros((a.layers, rows, 1, capacity, a.experts_per_token), dtype=torch.int16) if a.experts else None
-        return cls(key=torch.zeros(shape, dtype=dtype), value=torch.zeros(shape, dtype=dtype), route=route,
-                   length_B=torch.zeros(rows, dtype=torch.long))
+        experts = (a.layers, rows, 1, capacity, a.experts_per_token)
+        route = torch.zeros(experts, dtype=torch.int16, device=device) if a.experts else None
+        return cls(key=torch.zeros(shape, dtype=dtype, device=device), value=torch.zeros(shape, dtype=dtype, device=device),
+                   route=route, length_B=torch.zeros(rows, dtype=torch.long))
 
     def reach(self, positions: int) -> None:
         """Sees to it that every row is at least `positions` wide, and `ROOM` at a time, inside the memory it was made with.
@@ -167,7 +171,7 @@ class WorkingCopy:
 
     def __init__(self, decoder: Decoder, dtype: torch.dtype):
         self.architecture = a = decoder.architecture
-        self.dtype = dtype
+        self.dtype, self.device = dtype, decoder.device
         with torch.no_grad():
             self.embedding = _copy(decoder.model.embed_tokens.weight, dtype)
             self.head = Matrix(decoder.head, dtype)
@@ -186,7 +190,8 @@ class WorkingCopy:
 
     @torch.inference_mode()
     def prefill(self, token_BP: Tensor, length_B: Tensor, prefix: Cache | None = None) -> tuple[Tensor, Cache]:
-        """Logits [B, V] after each row's last token, and the rows' cache, with no room to spare.
+        """Logits [B, V] after each row's last token, and the rows' cache, with no room to spare; tokens and lengths come from the
+        processor's memory.
 
         `prefix` is the one-row cache of what stands before every row; it is computed once and copied.
         """
@@ -195,15 +200,15 @@ class WorkingCopy:
         before = 0 if prefix is None else int(prefix.length_B)
         start = 0 if prefix is None else prefix.start
         held, end = before - start, before + width
-        cache = Cache.empty(a, rows, held + width, self.dtype)
+        cache = Cache.empty(a, rows, held + width, self.dtype, self.device)
         cache.start = start
         cache.length_B += length_B + before
         if prefix is not None:
             for mine, theirs in zip(cache.held, prefix.held, strict=True):
                 mine[:, :, :, :held] = theirs[..., :held, :]
         bias = self._causal(start, before, width).repeat(a.group, 1)
-        tables = _tables(a, torch.arange(before, end).repeat(rows))
-        residual = self.embedding[token_BP.flatten()].float()
+        tables = _tables(a, torch.arange(before, end, device=self.device).repeat(rows))
+        residual = self.embedding[token_BP.flatten().to(self.device)].float()
         for index, layer in enumerate(self.layers):
             q, k, v = self._project(layer, residual, tables)
             q, k, v = (x.view(rows, width, -1, a.head_dim).transpose(1, 2) for x in (q, k, v))
@@ -219,29 +224,29 @@ class WorkingCopy:
 
     def _causal(self, start: int, before: int, width: int) -> Tensor:
         """Additive mask of a block of queries at `before` and after it, over the positions from `start` on."""
-        at, seen = torch.arange(before, before + width), torch.arange(start, before + width)
+        at, seen = (torch.arange(first, before + width, device=self.device) for first in (before, start))
         mask = at[:, None] >= seen[None, :]
         if self.architecture.window is not None:
             mask &= at[:, None] - seen[None, :] < self.architecture.window
-        return torch.zeros(mask.shape, dtype=self.dtype).masked_fill_(~mask, float("-inf"))
+        return torch.zeros(mask.shape, dtype=self.dtype, device=self.device).masked_fill_(~mask, float("-inf"))
 
     @torch.inference_mode()
     def decode(self, token_B: Tensor, cache: Cache) -> Tensor:
         """Logits [B, V] after one more token per row; appends it to the cache, whose rows have room for it or for the window."""
         a = self.architecture
         rows = token_B.shape[0]
-        row = torch.arange(rows)
-        at = cache.length_B.clone()
+        row = torch.arange(rows, device=self.device)
+        at = cache.length_B.to(self.device, copy=True)
         seen = cache.key.shape[3]
-        age = (at[:, None] - torch.arange(seen)) % seen               # how far back the position lies that stands at a place
+        age = (at[:, None] - torch.arange(seen, device=self.device)) % seen        # how far back what stands at a place lies
         mask = age <= at[:, None]
         if a.window is not None:
             mask &= age < a.window
         slot = at % seen
-        bias = torch.zeros(mask.shape, dtype=torch.float32).masked_fill_(~mask, float("-inf"))[:, None, None]
+        bias = torch.zeros(mask.shape, dtype=torch.float32, device=self.device).masked_fill_(~mask, float("-inf"))[:, None, None]
         tables = _tables(a, at)
         scale = a.head_dim ** -0.5
-        residual = self.embedding[token_B].float()
+        residual = self.embedding[token_B.to(self.device)].float()
         for index, layer in enumerate(self.layers):
             q, k, v = self._project(layer, residual, tables)
             cache.key[index, row, :, slot] = k

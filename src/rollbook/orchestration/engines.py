@@ -27,7 +27,7 @@ def engine_of(settings: Settings, policy: Policy, dtype: torch.dtype) -> Iterato
     tokenizer = policy.tokenizer
     match settings.run.engine:
         case Embedded():
-            yield EmbeddedEngine(stop_ids=tokenizer.stop_ids, dtype=dtype, decode=tokenizer.decode)
+            yield EmbeddedEngine(stop_ids=tokenizer.stop_ids, dtype=dtype, decode=tokenizer.decode, device=policy.decoder.device)
         case Vllm() as how:
             with _servers(how, settings, policy, dtype) as there:
                 engine = ServedEngine(there, architecture=policy.decoder.architecture, stop_ids=tokenizer.stop_ids, dtype=dtype,

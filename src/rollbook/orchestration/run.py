@@ -17,8 +17,8 @@ from rollbook.evaluation.gate import undecided
 from rollbook.evaluation.protocols import protect, registered
 from rollbook.ledger import Ledger, environment_manifest
 from rollbook.ledger.manifest import without_home
-from rollbook.models.load import Policy, load_policy, news
-from rollbook.models.runtime import prepare
+from rollbook.models.load import Policy, load_policy, news, placed
+from rollbook.models.runtime import device_of, named, prepare
 from rollbook.orchestration.engines import engine_of
 from rollbook.orchestration.environment_proof import prove_environment
 from rollbook.orchestration.giving import checked
@@ -199,7 +199,7 @@ def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split],
 
 
 def _loaded(settings: Settings, progress: Progress) -> Policy:
-    policy = load_policy(settings.model)
+    policy = placed(load_policy(settings.model), device_of(settings.run.device))
     if settings.run.gradient_checkpointing:
         if policy.slow is not None:
             raise RecipeError("run.gradient_checkpointing works on the fast path only", got=policy.slow,
@@ -280,9 +280,10 @@ def _check_context(settings: Settings, policy: Policy, sides: Split) -> None:
 def _manifest(recipe: ResolvedRecipe, policy: Policy) -> dict[str, object]:
     learner = recipe.settings.run.learner
     ranks = {"learner": f"Fsdp2, {learner.ranks} ranks"} if isinstance(learner, Fsdp2) else {}      # sums in another order
-    return {**ranks, **environment_manifest(), "recipe": content_id(recipe), "name": recipe.name, "scale": recipe.scale,
-            "seed": recipe.settings.run.seed, "model": policy.source, "tokenizer": policy.tokenizer.digest,
-            "template": policy.tokenizer.template_digest, "threads": torch.get_num_threads()}
+    return {**ranks, **named(policy.decoder.device), **environment_manifest(), "recipe": content_id(recipe),
+            "name": recipe.name, "scale": recipe.scale, "seed": recipe.settings.run.seed, "model": policy.source,
+            "tokenizer": policy.tokenizer.digest, "template": policy.tokenizer.template_digest,
+            "threads": torch.get_num_threads()}
 
 
 @contextlib.contextmanager

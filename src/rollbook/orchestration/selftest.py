@@ -13,9 +13,9 @@ from torch import Tensor
 
 from rollbook.models.decoder import Decoder
 from rollbook.models.layout import Layout, Tree, pack
-from rollbook.models.load import Policy, locate, news, read_policy
+from rollbook.models.load import Policy, locate, news, placed, read_policy
 from rollbook.models.logprobs import action_logprobs, full_logprobs
-from rollbook.models.runtime import prepare
+from rollbook.models.runtime import device_of, prepare
 from rollbook.models.weights import load_into, published_hash
 from rollbook.records import Completion, Message, ModelError, Request
 from rollbook.records.recipe import OptimizerSettings, RunSettings
@@ -69,10 +69,10 @@ class _Sampled:
     layout: Layout
 
 
-def selftest(model: str, *, dtype: str, told: Callable[[str], None]) -> list[Compared]:
+def selftest(model: str, *, dtype: str, told: Callable[[str], None], device: str = "cpu") -> list[Compared]:
     """The comparison of a model by built-in name, folder or hub name, in fp32 and in the compute dtype."""
-    compute = prepare(RunSettings(seed=0, device="cpu", threads=0, dtype=dtype))  # type: ignore[arg-type]
-    policy = read_policy(locate(model), source=model)
+    compute = prepare(RunSettings(seed=0, device=device, threads=0, dtype=dtype))  # type: ignore[arg-type]
+    policy = placed(read_policy(locate(model), source=model), device_of(device))
     if (note := news(policy)) is not None:
         told(note)
     return list(compare(policy, dict.fromkeys((torch.float32, compute))))
@@ -91,7 +91,7 @@ def compare(policy: Policy, dtypes: Iterable[torch.dtype]) -> Iterator[Compared]
 def _in(policy: Policy, dtype: torch.dtype) -> Iterator[Compared]:
     decoder = policy.decoder
     engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype, max_rows=ROWS, kv_bytes=None,
-                            prefix_bytes=PREFIX_BYTES)
+                            prefix_bytes=PREFIX_BYTES, device=decoder.device)
     requests = _requests(policy)
     before, row = _compared(engine, decoder, requests, ("as loaded", 0))
     yield row

@@ -69,6 +69,7 @@ def _write(target: Path, trained: Mapping[str, Trained], files: Mapping[str, str
         if one.optimizer is not None:
             held[f"{name}.optimizer.safetensors"] = one.optimizer.state()
         for file, tensors in held.items():
+            tensors = {key: one.cpu() for key, one in tensors.items()}
             save_file(tensors, str(part / file))
             hashes[file] = weight_hash(tensors.items())
     for name, text in files.items():

@@ -100,7 +100,7 @@ def _kl(learner: DistillLearner, name: str, layout: Layout, stage: Distill) -> T
     heads = [Head(weight_RH=model.head, real_vocab=model.architecture.vocab, vocabulary=learner.vocabulary)
              for model in (learner.policy, teacher)]
     return full_vocabulary_kl(own_TH, heads[0], Teacher(hidden_TH=taught_TH, head=heads[1]), direction=stage.direction,
-                              temperature=stage.sampling.temperature)
+                              temperature=stage.sampling.temperature).cpu()
 
 
 def _layout(policy: Decoder, traces: Sequence[Trace]) -> Layout:

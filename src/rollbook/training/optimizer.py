@@ -168,7 +168,7 @@ class Optimizer:
         Limit: a fingerprint for records; states made to collide are not told apart.
         """
         named = sorted(self.state().items())
-        norms = torch.stack(torch._foreach_norm([value.float() for _, value in named])).double()
+        norms = torch.stack([one.cpu() for one in torch._foreach_norm([value.float() for _, value in named])]).double()
         return hashlib.sha256(norms.numpy().tobytes()).hexdigest()
 
     def load(self, named: Mapping[str, Tensor]) -> None:

@@ -274,7 +274,7 @@ class PolicyLearner:
             for sequences in packed.plan:
                 layout = replace(self._layout([packed.members[i] for i in sequences]), chosen=[])
                 decoder(layout, self.dtype)
-                parts.append(torch.stack(layout.chosen or [], 1).to(torch.int16))
+                parts.append(torch.stack(layout.chosen or [], 1).to(torch.int16).cpu())
         return torch.cat(parts)
 
     def _layout(self, members: Sequence[Experience]) -> Layout:

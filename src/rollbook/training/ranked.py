@@ -58,7 +58,7 @@ class RankedOptimizer:
     def load(self, named: Mapping[str, Tensor]) -> None:
         """Restores what `state` gave, on any number of ranks or none."""
         path = self.ranks.folder / "state.safetensors"
-        save_file({name: value.contiguous() for name, value in named.items()}, str(path))
+        save_file({name: value.cpu().contiguous() for name, value in named.items()}, str(path))
         self.ranks.call("read_optimizer", str(path))
         self.steps = int(named["steps"])
 
@@ -91,10 +91,10 @@ class RankedLearner(PolicyLearner):
         self._names = itertools.count()
         self._held: dict[int, tuple[str, Decoder]] = {}
         weights = Path(f"{_scratch()}/begin.safetensors")
-        save_file({name: p.detach().contiguous() for name, p in decoder.named_parameters()}, str(weights))
+        save_file({name: p.detach().cpu().contiguous() for name, p in decoder.named_parameters()}, str(weights))
         spec = RankSpec(architecture=decoder.architecture, weights=str(weights), optimizer=settings, total=total,
                         dtype=str(dtype).removeprefix("torch."), temperature=temperature, checkpointing=decoder.checkpointing,
-                        threads=max(1, torch.get_num_threads() // how.ranks))
+                        threads=max(1, torch.get_num_threads() // how.ranks), device=decoder.device.type)
         try:
             self.ranks = Ranks(partial(rank_of, spec), how.ranks, patience_s=how.patience_s)
         finally:
@@ -152,7 +152,7 @@ class RankedLearner(PolicyLearner):
         if id(decoder) not in self._held:
             name = f"frozen-{next(self._names)}"
             path = self.ranks.folder / f"{name}.safetensors"
-            save_file({key: p.detach().float().contiguous() for key, p in decoder.named_parameters()}, str(path))
+            save_file({key: p.detach().cpu().float().contiguous() for key, p in decoder.named_parameters()}, str(path))
             self.ranks.call("hold", name, str(path))
             path.unlink()
             self._held[id(decoder)] = (name, decoder)

@@ -120,10 +120,14 @@ def _end(pipes: tuple[Connection, ...], processes: tuple[BaseProcess, ...], fold
 
 def serve(make: Callable[[int, int], Any], rank: int, size: int, store: str, pipe: Connection) -> None:
     """The life of a rank: it ends when it is told to, or when its parent is gone."""
+    import torch
     import torch.distributed as dist
 
     try:
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(days=1))
+        if torch.cuda.is_available():
+            torch.cuda.set_device(rank % torch.cuda.device_count())
+        backend = "cpu:gloo,cuda:nccl" if dist.is_nccl_available() and torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(days=1))
         held = make(rank, size)
         answer: Any = None
     except BaseException as error:

@@ -43,7 +43,8 @@ IDLE = Tree(prompt=(0,), continuations=((0,),), actions=((True,),))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSpec:
-    """What every rank is built from. `weights` is a safetensors file of the policy as it is now; `dtype` torch's name of one."""
+    """What every rank is built from. `weights` is a safetensors file of the policy as it is now; `dtype` torch's name of one;
+    `device` the kind of device that holds each rank's rows."""
 
     architecture: Architecture
     weights: str
@@ -53,6 +54,7 @@ class RankSpec:
     temperature: float
     checkpointing: bool
     threads: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,7 @@ class Rank(PolicyLearner):
         torch.set_num_threads(spec.threads)
         torch.set_flush_denormal(True)
         self.spec, self.rank, self.size = spec, rank, size
-        self.mesh = init_device_mesh("cpu", (size,))
+        self.mesh = init_device_mesh(spec.device, (size,))
         self.models = {CURRENT: sharded(spec.architecture, self.mesh, spec.weights)}
         decoder = self.models[CURRENT].decoder
         decoder.checkpointing = spec.checkpointing
@@ -168,7 +170,7 @@ class Rank(PolicyLearner):
                 self._nothing()
             elif mixed_mine_T is not None:
                 mixed_mine_T[index_T] = True
-        bad = torch.tensor(float(self._bad))
+        bad = torch.tensor(float(self._bad), device=self.mesh.device_type)
         dist.all_reduce(bad)
         if float(bad):
             self.optimizer.zero()
@@ -265,7 +267,7 @@ class Rank(PolicyLearner):
             square = _local(value).double().square().sum()
             if isinstance(value, DTensor):
                 dist.all_reduce(square)
-            norms.append(square.sqrt())
+            norms.append(square.sqrt().cpu())
         return hashlib.sha256(torch.stack(norms).numpy().tobytes()).hexdigest()
 
     def _state(self) -> dict[str, Any]:
@@ -277,7 +279,7 @@ class Rank(PolicyLearner):
         for name, value in named.items():
             whole = value.full_tensor() if isinstance(value, DTensor) else value
             if self.rank == 0:
-                held[name] = whole.contiguous().clone()
+                held[name] = whole.cpu().contiguous().clone()
         if self.rank == 0:
             save_file(held, str(Path(path)))
 

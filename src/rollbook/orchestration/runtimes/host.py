@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from rollbook.models.load import load_policy
+from rollbook.models.load import load_policy, placed
+from rollbook.models.runtime import device_of
 from rollbook.models.shape import load_shaped
 from rollbook.orchestration.surroundings import rollouts_of, surroundings
 from rollbook.records import AttemptId, Dispatch, ModelError, Task, Trace
@@ -50,11 +51,11 @@ class Host:
         torch.set_flush_denormal(True)
         torch.set_num_threads(spec.threads)
         self.spec = spec
-        self.policy = load_policy(spec.settings.model)
+        self.policy = placed(load_policy(spec.settings.model), device_of(spec.settings.run.device))
         self._open = contextlib.ExitStack()
         around = self._open.enter_context(surroundings(spec.settings.environment, spec.settings.tasks.max_tokens))
         self.engine = EmbeddedEngine(stop_ids=self.policy.tokenizer.stop_ids, dtype=getattr(torch, spec.dtype),
-                                     decode=self.policy.tokenizer.decode)
+                                     decode=self.policy.tokenizer.decode, device=self.policy.decoder.device)
         self.rollouts = rollouts_of(spec.settings, self.policy, self.engine, around, spec.sampling)
         self._attempts: InFlight | EpisodesInFlight | None = None
 

@@ -39,7 +39,7 @@ class Processes:
         """A file of these weights, whose name appears whole or not at all."""
         target = self._folder / f"{version:08d}.safetensors"
         part = target.with_suffix(".part")
-        save_file({name: value.contiguous() for name, value in weights.items()}, str(part))
+        save_file({name: value.cpu().contiguous() for name, value in weights.items()}, str(part))
         os.replace(part, target)
         for old in sorted(self._folder.glob("*.safetensors"))[:-KEPT]:
             old.unlink()

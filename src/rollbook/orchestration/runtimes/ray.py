@@ -29,7 +29,7 @@ class Actors:
 
     def share(self, weights: Mapping[str, Tensor], version: int) -> object:
         """The weights in the object store: copied once to every node that reads them."""
-        return [ray.put({name: value.contiguous().numpy() for name, value in weights.items()})]      # in a list: not resolved
+        return [ray.put({name: value.cpu().contiguous().numpy() for name, value in weights.items()})]   # in a list: not resolved
 
     def build(self, say: Callable[[Told], None], die: Callable[[str], None]) -> ActorRemote:
         return ActorRemote(self._spec, say, die)

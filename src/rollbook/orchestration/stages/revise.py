@@ -64,7 +64,8 @@ def constitution(session: Session, source: str, principles: Mapping[str, Princip
     """The principles as the policy of stage `source` applies them, in an engine of its own."""
     decoder = session.frozen(source)
     tokenizer = session.policy.tokenizer
-    engine = EmbeddedEngine(stop_ids=tokenizer.stop_ids, dtype=session.dtype, decode=tokenizer.decode)
+    engine = EmbeddedEngine(stop_ids=tokenizer.stop_ids, dtype=session.dtype, decode=tokenizer.decode,
+                            device=session.policy.decoder.device)
     chat = LocalChat(engine, tokenizer, name=f"policy:{source}", weights=engine.load(decoder, session.versions[source].index),
                      context=session.settings.model.context)
     return Constitution(chat, judged(principles))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rollbook.models.decoder import Decoder
 from rollbook.models.weights import weight_hash
-from rollbook.models.working_copy import Cache, WorkingCopy, working_copy
+from rollbook.models.working_copy import CPU, Cache, WorkingCopy, working_copy
 from rollbook.records import Completion, ModelError, Request
 from rollbook.rollouts.engines.memory import (
     FREE_SHARE,
@@ -44,9 +44,9 @@ class EmbeddedEngine:
     name = "embedded-0"
 
     def __init__(self, *, stop_ids: frozenset[int], dtype: torch.dtype, max_rows: int = MAX_ROWS, kv_bytes: int | None = None,
-                 prefix_bytes: int = 0, decode: Callable[[Sequence[int]], str] | None = None):
+                 prefix_bytes: int = 0, decode: Callable[[Sequence[int]], str] | None = None, device: torch.device = CPU):
         self.stop_ids, self.dtype, self.max_rows, self.decode = stop_ids, dtype, max_rows, decode
-        self.kv_bytes = int(FREE_SHARE * free_bytes()) if kv_bytes is None else kv_bytes
+        self.kv_bytes = int(FREE_SHARE * free_bytes(device)) if kv_bytes is None else kv_bytes
         if not 0 <= prefix_bytes < self.kv_bytes:
             raise ModelError("kept prompts need 0 <= prefix_bytes < kv_bytes", got=f"{prefix_bytes} of {self.kv_bytes}",
                              why="the rest of the budget is what requests are answered in")
@@ -70,7 +70,7 @@ class EmbeddedEngine:
     def logprobs(self, token_ids: Sequence[int], given: int) -> tuple[float, ...]:
         """Log-probs (nats, temperature 1) of the tokens after the first `given`, by the path that samples: prefill, decoding."""
         weights = self.ready()
-        arena = Cache.empty(weights.architecture, 1, len(token_ids), self.dtype)
+        arena = Cache.empty(weights.architecture, 1, len(token_ids), self.dtype, weights.device)
         logits, cache = weights.prefill(torch.tensor([token_ids[:given]]), torch.tensor([given]))
         arena.put(0, cache, FIRST)
         found: list[float] = []

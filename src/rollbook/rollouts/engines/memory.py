@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rollbook.models.architecture import Architecture
-from rollbook.models.working_copy import Cache
+from rollbook.models.working_copy import CPU, Cache
 from rollbook.records import Request
 
 FREE_SHARE = 0.5            # of the memory that is free when the engine is built, unless told otherwise
@@ -20,8 +20,10 @@ PREFILL_TOKENS = 8192       # prompt tokens of one prefill, padding included
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def free_bytes() -> int:
-    """Memory that this process could still take: the machine's, or its control group's where that is less."""
+def free_bytes(device: torch.device = CPU) -> int:
+    """Memory that this process could still take: the accelerator's, the machine's, or its control group's where that is less."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
     free = int(psutil.virtual_memory().available)
     try:
         limit = (CGROUP / "memory.max").read_text().strip()

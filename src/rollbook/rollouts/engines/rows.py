@@ -71,7 +71,7 @@ class Row:
 
 def note_support(rows: Sequence[Row], kept: Kept) -> None:
     """Adds to each row what its last token was drawn from."""
-    id_BC = kept.id_BC.to(torch.int32).numpy()
+    id_BC = kept.id_BC.to(torch.int32).cpu().numpy()
     for index, (row, count, mass) in enumerate(zip(rows, kept.count_B.tolist(), kept.log_mass_B.tolist(), strict=True)):
         if row.fault is None:
             row.support = row.support or Drawn()

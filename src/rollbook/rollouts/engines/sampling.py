@@ -40,7 +40,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """The sampled ids and their log-probs at sampling temperature, over the support that was sampled from (None: all ids).
+    """The sampled ids and their log-probs at sampling temperature, over the support that was sampled from (None: all ids); all
+    but `kept` in the processor's memory.
 
     `sound_B`: whether a row's logits could be drawn from; where a NaN or +inf stood among them the rest of the row means nothing.
     """
@@ -54,15 +55,16 @@ class Drawn:
 def draw(logits_BV: Tensor, uniform_B: Tensor, request: Request) -> Drawn:
     """One token per row; temperature 0 takes the most likely token and reports its log-prob at temperature 1.
 
-    Logits in any precision; the arithmetic is fp32 over each row and fp64 over its blocks, a few rows at a time, so that what is
-    passed over several times stays near the processor.
+    Logits in any precision, on any device; the arithmetic is fp32 over each row and fp64 over its blocks, by a processor a few
+    rows at a time, so that what is passed over several times stays near it.
     """
+    uniform_B = uniform_B.to(logits_BV.device)
     if request.top_k or request.top_p < 1.0 or request.min_p > 0.0:
         return _restricted(logits_BV, uniform_B, request)
-    rows = max(1, NEAR // logits_BV.shape[1])
+    rows = max(1, NEAR // logits_BV.shape[1]) if logits_BV.device.type == "cpu" else logits_BV.shape[0]
     parts = [_draw(some, uniform, request.temperature) for some, uniform in
              zip(logits_BV.split(rows), uniform_B.split(rows), strict=True)]
-    token, logp, sound = (torch.cat(each) for each in zip(*parts, strict=True))
+    token, logp, sound = (torch.cat(each).cpu() for each in zip(*parts, strict=True))
     return Drawn(token_B=token, logp_B=logp, sound_B=sound, kept=None)
 
 
@@ -72,7 +74,8 @@ def _restricted(logits_BV: Tensor, uniform_B: Tensor, request: Request) -> Drawn
     logits = logits.masked_fill(~sound_B[:, None], 0.0)
     kept = support(logits if request.temperature in (0.0, 1.0) else logits / request.temperature, request)
     place_B, logp_B, _ = _draw(kept.logits_BC, uniform_B, 1.0 if request.temperature else 0.0)
-    return Drawn(token_B=kept.id_BC.gather(1, place_B[:, None])[:, 0], logp_B=logp_B, sound_B=sound_B, kept=kept)
+    token_B = kept.id_BC.gather(1, place_B[:, None])[:, 0]
+    return Drawn(token_B=token_B.cpu(), logp_B=logp_B.cpu(), sound_B=sound_B.cpu(), kept=kept)
 
 
 def _draw(logits_BC: Tensor, uniform_B: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,10 +106,11 @@ def _place(mass_BC: Tensor, block_BN: Tensor, aim_B1: Tensor) -> Tensor:
     size = mass_BC.shape[1]
     block_B1 = torch.searchsorted(block_BN, aim_B1, right=True).clamp_(max=block_BN.shape[1] - 1)
     before_B1 = torch.where(block_B1 > 0, block_BN.gather(1, (block_B1 - 1).clamp(min=0)), 0.0)
-    index_BK = block_B1 * BLOCK + torch.arange(BLOCK)
+    inside_K = torch.arange(BLOCK, device=mass_BC.device)
+    index_BK = block_B1 * BLOCK + inside_K
     inside_BK = torch.where(index_BK < size, mass_BC.gather(1, index_BK.clamp(max=size - 1)), 0.0)
     found_B1 = torch.searchsorted(inside_BK.double().cumsum(-1) + before_B1, aim_B1, right=True)
-    last_B1 = torch.where(inside_BK > 0, torch.arange(BLOCK), 0).amax(-1, keepdim=True)      # where rounding left none above
+    last_B1 = torch.where(inside_BK > 0, inside_K, 0).amax(-1, keepdim=True)      # where rounding left none above
     return (block_B1 * BLOCK + torch.minimum(found_B1, last_B1)).clamp_(max=size - 1)[:, 0]
 
 
@@ -127,7 +131,7 @@ def support(logits_BV: Tensor, request: Request) -> Kept:
     count_B = keep_BC.sum(-1)
     widest = int(count_B.max())
     id_BC = best.indices.masked_fill(~keep_BC, vocab).sort(-1).values[:, :widest]
-    beyond_BC = torch.arange(widest) >= count_B[:, None]
+    beyond_BC = torch.arange(widest, device=count_B.device) >= count_B[:, None]
     id_BC = id_BC.masked_fill(beyond_BC, 0)
     inside_BC = logits_BV.gather(1, id_BC).masked_fill(beyond_BC, float("-inf"))
     return Kept(id_BC=id_BC, logits_BC=inside_BC, count_B=count_B, log_mass_B=inside_BC.logsumexp(-1) - total_B1[:, 0])

@@ -72,7 +72,7 @@ class Stream:
         self.host, self.plan, self.turns, self.on_update = host, plan, dict(turns or {}), on_update
         self.waiting = deque(requests)
         self.refill = min(plan.rows * 3 // 4, plan.rows - 1)
-        arena = Cache.empty(weights.architecture, plan.rows, plan.capacity, weights.dtype)
+        arena = Cache.empty(weights.architecture, plan.rows, plan.capacity, weights.dtype, weights.device)
         arena.narrow(max((len(request.prompt_ids) for request in requests), default=0) + 1)
         self.batch = _Batch(arena, [], torch.empty(0, dtype=torch.long))
         self._of = weights
@@ -195,7 +195,7 @@ class Stream:
     def _take(self, rows: list[Row], logits: Tensor) -> Tensor:
         """Draws one token per row and writes it down; a row whose logits are not finite gets a fault instead."""
         if self.host.watch is not None:
-            self.host.watch([row.request.key for row in rows], logits.float())
+            self.host.watch([row.request.key for row in rows], logits.float().cpu())
         uniform = torch.tensor([row.uniform[len(row.tokens)] for row in rows], dtype=torch.float64)
         drawn = draw(logits, uniform, rows[0].request)
         for index in (~drawn.sound_B).nonzero()[:, 0].tolist():
@@ -237,7 +237,7 @@ class Stream:
             raise ModelError("the experts of an answer's positions are gone", got=row.request.key,
                              why="the model has none, or its window is shorter than the answer and its cache rolls over them",
                              fix="--set stages.STAGE.routing=free")
-        return array("h", found[:len(row.request.prompt_ids) + len(row.tokens) - 1].contiguous().numpy().tobytes())
+        return array("h", found[:len(row.request.prompt_ids) + len(row.tokens) - 1].cpu().contiguous().numpy().tobytes())
 
     def _kept(self, turns: Turns, index: int) -> Cache | None:
         """A copy of the row's keys and values for the next turn; None where the budget has no room for it beside the arena."""
