@@ -7,12 +7,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from rollbook.recipes.problems import Problems
 
 from rollbook.audit.copied import TABLE, copied_faults, times_shown
 from rollbook.models.tokenizer import byte_tokenizer
 from rollbook.orchestration.supported import check_weights
 from rollbook.recipes import graph_check, load, resolve
-from rollbook.recipes.problems import Problems
 from rollbook.records import Budget, Message, RawTask, RecipeError, Task, content_id
 from rollbook.records.graph import CURATED, inputs, learns_curated
 from rollbook.rewards.boxed import answers_rightly
