@@ -27,7 +27,7 @@ def gateway_of(model: str, spoken: str, sampling: SamplingSettings, *, max_token
 def gateway_over(policy: Policy, spoken: str, sampling: SamplingSettings, *, max_tokens: int, fixed: bool, keep: int,
                  told: Callable[[dict[str, object]], None] | None) -> Gateway:
     """A policy that is already loaded, as version 0 behind a gateway that holds `keep` conversations."""
-    dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    dtype = torch.bfloat16 if policy.decoder.device.type == "cuda" else torch.float32
     engine = EmbeddedEngine(stop_ids=policy.tokenizer.stop_ids, dtype=dtype, decode=policy.tokenizer.decode)
     engine.load(policy.decoder, 0)
     name: Dialect = spoken  # type: ignore[assignment]
