@@ -44,7 +44,7 @@ ALLOWED = {  # the table of the architecture
     "cli_checklist": {"records", "evidence", "audit", "report", "cli_output"},
     "cli_claims": {"records", "evidence", "ledger", "recipes", "report", "cli_card", "cli_output"},
     "cli_abilities": {"records", "ledger", "orchestration", "report", "cli_output", "cli_progress"},
-    "cli_plan": {"records", "recipes", "orchestration"},
+    "cli_plan": {"records", "recipes", "orchestration", "cli_progress"},
     "cli_recipes": {"records", "evidence", "recipes", "cli_card", "cli_output"},
     "cli_audit": {"records", "ledger", "audit", "cli_output"},
     "cli_rewards": {"records", "ledger", "rewards", "orchestration", "cli_output"},
