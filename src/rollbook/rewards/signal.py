@@ -18,16 +18,21 @@ MOST_TRUNCATED = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """What was seen. `within` and `total` are variances of the reward; `agreement` is the share of verdicts that came out the
-    same when judged again (None: nothing was judged twice); `cost` counts tokens and seconds per group with a spread (None: no
-    such group). `doubts` are the reasons against training; none means that there is a learning signal.
+    """What was seen.
 
-    Example: Signal(groups=8, useful=3, solved=1, failed=4, attempts=32, unscored={}, mean=0.4, within=0.08, total=0.2,
-    truncated=0.1,
-        agreement=1.0, cost_tokens=410.0, cost_seconds=1.5, doubts=())
+    `known` counts the groups whose spread is known: those with two scored attempts or more; where a group is one attempt, all
+    scored attempts are one group. `solved` and `failed` are groups of which every attempt has a verdict, all right or all wrong.
+    `within` and `total` are variances of the reward, `mean` is its mean (None: nothing was scored); `agreement` is the share of
+    verdicts that came out the same when judged again (None: nothing was judged twice, or had a verdict); `cost` counts tokens and
+    seconds per group with a spread (None: no such group). `doubts` are the reasons against training; none means that there is a
+    learning signal.
+
+    Example: Signal(groups=8, known=8, useful=3, solved=1, failed=4, attempts=32, unscored={}, mean=0.4, within=0.08, total=0.2,
+        truncated=0.1, agreement=1.0, cost_tokens=410.0, cost_seconds=1.5, doubts=())
     """
 
     groups: int
+    known: int
     useful: int
     solved: int
     failed: int
@@ -53,29 +58,51 @@ def signal(traces: Sequence[Trace], verdicts: Sequence[Verdict], *, seconds: flo
     for trace, verdict in zip(traces, verdicts, strict=True):
         groups.setdefault(trace.group, []).append(verdict)
     rewards = {name: [one.vector.total for one in own if isinstance(one, Scored)] for name, own in groups.items()}
-    useful = [own for own in rewards.values() if len(own) > 1 and max(own) - min(own) > SAME]
-    known = [reward for own in rewards.values() for reward in own]
+    scored = [reward for own in rewards.values() for reward in own]
+    known = [own for own in (rewards.values() if len(traces) > len(groups) else [scored]) if len(own) > 1]
+    useful = [own for own in known if max(own) - min(own) > SAME]
     unscored = Counter(one.code for one in verdicts if not isinstance(one, Scored))
     right = [[one.vector.accuracy for one in own if isinstance(one, Scored)] for own in groups.values()]
+    whole = [found for found, own in zip(right, groups.values(), strict=True) if len(found) == len(own)]
     tokens = sum(trace.action_count for trace in traces)
-    agreement = None if again is None else sum(a == b for a, b in zip(verdicts, again, strict=True)) / len(verdicts)
+    agreement = _agreement(verdicts, again)
     truncated = sum(trace.stop_reason == "length" for trace in traces) / len(traces)
     return Signal(
-        groups=len(groups), useful=len(useful), solved=sum(bool(own) and all(a == 1.0 for a in own) for own in right),
-        failed=sum(bool(own) and all(a == 0.0 for a in own) for own in right), attempts=len(traces),
+        groups=len(groups), known=len(known), useful=len(useful), attempts=len(traces),
+        solved=sum(all(a == 1.0 for a in own) for own in whole), failed=sum(all(a == 0.0 for a in own) for own in whole),
         unscored=dict(sorted(unscored.items())),
-        mean=sum(known) / len(known) if known else None, within=_mean([_variance(own) for own in rewards.values() if own]),
-        total=_variance(known) if known else None, truncated=truncated, agreement=agreement,
+        mean=sum(scored) / len(scored) if scored else None, within=_mean([_variance(own) for own in known]),
+        total=_variance(scored) if scored else None, truncated=truncated, agreement=agreement,
         cost_tokens=tokens / len(useful) if useful else None, cost_seconds=seconds / len(useful) if useful else None,
-        doubts=(*_doubts(len(useful) / len(groups), unscored, len(traces), truncated, agreement),
-                      *_about_answers(bool(useful), right)))
+        doubts=(*_of_spread(len(scored), known, useful), *_doubts(unscored, len(traces), truncated, agreement),
+                *_about_answers(bool(useful), right if len(traces) > len(groups) else [[one for own in right for one in own]])))
 
 
-def _doubts(useful: float, unscored: Counter[str], attempts: int, truncated: float, agreement: float | None) -> list[str]:
+def _agreement(verdicts: Sequence[Verdict], again: Sequence[Verdict] | None) -> float | None:
+    """The share of equal verdicts among the attempts that have one in either judgement."""
+    pairs = [] if again is None else [(a, b) for a, b in zip(verdicts, again, strict=True)
+                                      if isinstance(a, Scored) or isinstance(b, Scored)]
+    return sum(a == b for a, b in pairs) / len(pairs) if pairs else None
+
+
+def _of_spread(scored: int, known: Sequence[Sequence[float]], useful: Sequence[Sequence[float]]) -> list[str]:
+    """What speaks against a signal in the rewards; where they are not known, that they are not."""
+    if not scored:
+        return ["no attempt has a verdict: whether their rewards differ is not known"]
+    if not known:
+        return ["no group has two attempts with a verdict: whether their rewards differ is not known"]
+    if not useful:
+        return [f"{_all(len(known))} one reward: nothing tells its attempts apart"]
+    share = len(useful) / len(known)
+    return [f"only {share:.1%} of the groups have a spread of rewards"] if share < LEAST_USEFUL else []
+
+
+def _all(groups: int) -> str:
+    return "every group has" if groups > 1 else "the one group with a known spread has"
+
+
+def _doubts(unscored: Counter[str], attempts: int, truncated: float, agreement: float | None) -> list[str]:
     found = []
-    if useful < LEAST_USEFUL:
-        found.append("every group has one reward: nothing tells its attempts apart" if not useful else
-                     f"only {useful:.1%} of the groups have a spread of rewards")
     if unscored.total() > MOST_UNSCORED * attempts:
         code, count = unscored.most_common(1)[0]
         found.append(f"{unscored.total()} of {attempts} attempts have no verdict, {count} of them: {code}")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from answered import task, trace
 
+from rollbook.cli_preflight import lines_of
 from rollbook.records import RewardVector, Scored, Unscored, VerifierStamp
 from rollbook.rewards import RewardError
 from rollbook.rewards.signal import signal
@@ -63,6 +64,32 @@ def test_a_spread_that_is_of_length_or_form_alone_is_doubted():
     assert found.useful == 2 and any("form or length alone" in doubt for doubt in found.doubts)
     unknown = [Scored(trace=one.trace, vector=replace(one.vector, accuracy=None)) for one in paid]
     assert not signal(traces, unknown, seconds=1.0).doubts
+
+
+def test_where_nothing_was_scored_nothing_is_said_of_rewards_and_the_signal_is_unknown_not_absent():
+    traces, verdicts = made([None, None], [None, None])
+    found = signal(traces, verdicts, seconds=1.0, again=verdicts)
+    assert (found.known, found.useful, found.solved, found.failed) == (0, 0, 0, 0) and found.unscored == {"timeout": 4}
+    assert found.mean is found.within is found.total is found.agreement is found.cost_tokens is None
+    told = dict(lines_of(found))
+    assert told["reward"] == "nothing was scored" and told["cost"] == "not known: nothing was scored"
+    assert told["signal"].startswith("unknown: no attempt has a verdict") and "4 of them: timeout" in told["signal"]
+    assert "one reward" not in str(told) and "of 2 the spread is not known" in told["groups"] and "judged again" not in str(told)
+
+
+def test_a_group_with_one_verdict_has_no_known_spread_and_is_neither_solved_nor_failed():
+    found = signal(*made([1, None], [0, None]), seconds=1.0)
+    assert (found.known, found.solved, found.failed, found.mean) == (0, 0, 0, 0.5) and found.within is None
+    told = dict(lines_of(found))
+    assert told["signal"].startswith("unknown: no group has two attempts with a verdict") and told["cost"] == "not known"
+    assert "within groups not known" in told["reward"]
+    assert signal(*made([1, 0], [0, None]), seconds=1.0).known == 1
+
+
+def test_of_groups_of_one_attempt_all_attempts_are_compared():
+    assert not signal(*made([1], [0], [1]), seconds=1.0).doubts
+    assert dict(lines_of(signal(*made([1], [1]), seconds=1.0)))["signal"].startswith("no: the one group with a known spread")
+    assert "spread is not known" not in str(lines_of(signal(*made([1], [0]), seconds=1.0)))
 
 
 def test_nothing_is_no_signal_but_an_error():
