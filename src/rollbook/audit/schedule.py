@@ -55,7 +55,7 @@ class Flowing:
 
 @dataclass(slots=True)
 class Schedule:
-    """Follows the dispatches of every stage that samples; what a curriculum chooses is not foretold.
+    """Follows the dispatches of every stage that samples; what a curriculum chooses is drawn again elsewhere.
 
     A stage that samples while it trains issues as many as its throttle allows, in the seeded order all the same.
     """

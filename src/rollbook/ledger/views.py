@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from rollbook.records import (
     Batch,
     Comparison,
     Credit,
+    CurriculumReport,
     Demonstration,
     Dispatch,
     EvalReport,
@@ -32,9 +33,11 @@ from rollbook.records import (
     Task,
     Update,
 )
+from rollbook.records.curriculum import Pool
 from rollbook.records.metrics import CATALOGUE
 
 TEXT, REAL, WHOLE, TRUTH = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+POOLS: tuple[str, ...] = get_args(Pool)
 TEXTS, REALS = pa.list_(TEXT), pa.map_(TEXT, REAL)
 
 
@@ -187,6 +190,11 @@ def _selections(seen: Seen, at: Place, r: Selection) -> Iterator[Row]:
         yield r.stage, seen.versions.get(r.policy), task, count, r.samples, task in kept
 
 
+def _curriculum_reports(seen: Seen, at: Place, r: CurriculumReport) -> Iterator[Row]:
+    yield (at.seq, r.stage, r.step, *(r.pools.get(name, 0) for name in POOLS), r.measured, r.attempts, r.informative,
+           _pairs(r.moved))
+
+
 def _step_reports(seen: Seen, at: Place, r: StepReport) -> Iterator[Row]:
     yield (at.seq, at.id, r.stage, r.step, seen.versions.get(r.policy), seen.versions.get(r.published), list(r.batches),
            list(r.updates), _pairs(r.metrics), _pairs(r.observed))
@@ -275,6 +283,9 @@ RECORD_VIEWS: dict[str, View] = {
                             ("token_ids", pa.list_(WHOLE)), ("spans", OWNED)),
     "selections": _view(Selection, _selections, ("stage", TEXT), ("version", WHOLE), ("task", TEXT), ("passes", WHOLE),
                         ("samples", WHOLE), ("kept", TRUTH)),
+    "curriculum_reports": _view(CurriculumReport, _curriculum_reports, ("seq", WHOLE), ("stage", TEXT), ("step", WHOLE),
+                                *((name, WHOLE) for name in POOLS), ("measured", WHOLE), ("attempts", WHOLE),
+                                ("informative", WHOLE), ("moved", pa.map_(TEXT, WHOLE))),
     "step_reports": _view(StepReport, _step_reports, ("seq", WHOLE), ("id", TEXT), ("stage", TEXT), ("step", WHOLE),
                           ("version", WHOLE), ("published_version", WHOLE), ("batches", TEXTS), ("updates", TEXTS),
                           ("metrics", REALS), ("observed", REALS)),

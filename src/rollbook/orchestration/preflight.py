@@ -15,7 +15,7 @@ from rollbook.orchestration.session import Progress, TaskStream
 from rollbook.records import RecipeError, ResolvedRecipe
 from rollbook.records.graph import START
 from rollbook.records.recipe import ComposedReward, NamedReward, PolicyGradient, Pretrained
-from rollbook.rewards.signal import Signal, signal
+from rollbook.rewards.signal import Signal, signal, told
 
 
 def preflight(recipe: ResolvedRecipe, *, stage: str | None, groups: int, model: str | None, progress: Progress) -> Signal:
@@ -67,3 +67,6 @@ def _check_models(recipe: ResolvedRecipe, name: str, stage: PolicyGradient) -> N
     if models:
         raise RecipeError(f"the reward of stages.{name} is scored by a model that is not trained yet", got=", ".join(models),
                           why="a preflight trains nothing", fix="run up to that stage and look at its report instead")
+
+
+__all__ = ["preflight", "told"]

@@ -12,6 +12,7 @@ from rollbook.records import (
     AuditReport,
     Census,
     Comparison,
+    CurriculumReport,
     EvalReport,
     EvaluationProtocol,
     EvaluationResult,
@@ -32,9 +33,9 @@ from rollbook.records import (
 T = TypeVar("T")
 FAULTS = 10     # refusals named one by one
 READ = frozenset(cls.__name__ for cls in (
-    AuditReport, Census, Comparison, EvalReport, EvaluationProtocol, EvaluationResult, GateDecision, HostRun, PolicyVersion,
-    RecordTable, Repair, ResolvedRecipe, Rollback, RunEnd, Selection, SftReport, SplitManifest, StageEnd, StepReport,
-    TokenizerFile, TraceTable))
+    AuditReport, Census, Comparison, CurriculumReport, EvalReport, EvaluationProtocol, EvaluationResult, GateDecision, HostRun,
+    PolicyVersion, RecordTable, Repair, ResolvedRecipe, Rollback, RunEnd, Selection, SftReport, SplitManifest, StageEnd,
+    StepReport, TokenizerFile, TraceTable))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,7 @@ def drawn(facts: Facts) -> dict[str, Any]:
         "curve_narrow": heldout.heldout_curve(points, width=360, css="chart narrow") if points else None,
         "split": facts.last(SplitManifest), "charts": charts, "unobserved": unobserved, "numbers": curves.numbers(facts),
         "steps": len(facts.all(StepReport)), "census": tables.census_table(facts), "selections": tables.selections(facts),
+        "pools": tables.pools(facts),
         "recipe": recipe, "spoken": lambda stage: heldout.spoken(stage, recipe), "gate": facts.last(GateDecision),
         "assumed": recipe.assumed if recipe else None, "kept": kept(facts.root, facts.ledger.genesis),
     }

@@ -7,15 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rollbook.ledger import RecordTable, TraceTable
-from rollbook.records import Census, PolicyVersion, ResolvedRecipe, Selection, StageEnd
+from rollbook.records import Census, CurriculumReport, PolicyVersion, ResolvedRecipe, Selection, StageEnd
+from rollbook.records.curriculum import Pool
 from rollbook.records.recipe import Provenance
 from rollbook.report.facts import Facts
 from rollbook.report.text import ABSENT, number, percent, setting, short, size
 
 ROWS = 300
+POOLS: tuple[str, ...] = get_args(Pool)
 LABELS = {"D": "disclosed", "C": "confirmed artifact", "R": "reproduced here", "I": "inference", "U": "unknown"}
 
 
@@ -86,6 +88,17 @@ def selections(facts: Facts) -> tuple[PassCounts, ...]:
         found.append(PassCounts(stage=selection.stage, samples=selection.samples, bars=bars, kept=len(selection.kept),
                                 counted=len(selection.pass_counts), rejected=tuple(sorted(selection.rejected.items()))))
     return tuple(found)
+
+
+def pools(facts: Facts) -> Table | None:
+    """The pools of every curriculum as they were at its reports, and what a group with a spread cost; None without one."""
+    rows = [(one.stage, number(one.step), *(number(one.pools.get(name, 0)) for name in POOLS),
+             ", ".join(f"{where} {count}" for where, count in one.moved.items()) or ABSENT, number(one.attempts),
+             number(one.informative), number(one.attempts / one.informative) if one.informative else ABSENT)
+            for one in facts.all(CurriculumReport)]
+    columns = ("stage", "step", *(name.replace("_", " ") for name in POOLS), "moved since the last report", "attempts",
+               "groups with a spread", "attempts per such group")
+    return table(columns, rows) if rows else None
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -78,6 +78,26 @@ def signal(traces: Sequence[Trace], verdicts: Sequence[Verdict], *, seconds: flo
                 *_about_answers(bool(useful), right if len(traces) > len(groups) else [[one for own in right for one in own]])))
 
 
+def told(found: Signal) -> list[tuple[str, str]]:
+    """A signal in words; what was not scored is not known, and called neither zero nor equal."""
+    unknown = found.groups - found.known if found.groups < found.attempts else 0
+    said = "unknown" if not found.known else "no"
+    return [
+        ("groups", f"{found.groups}, of which {found.useful} have a spread of rewards, {found.solved} are all right, "
+                   f"{found.failed} all wrong" + (f"; of {unknown} the spread is not known" if unknown else "")),
+        ("reward", "nothing was scored" if found.mean is None else
+         f"mean {found.mean:.3f}, variance {found.total:.4f}, within groups "
+         + ("not known" if found.within is None else f"{found.within:.4f}")),
+        ("verifier", f"{sum(found.unscored.values())} of {found.attempts} attempts without a verdict"
+         + "".join(f", {code} {count}" for code, count in found.unscored.items())
+         + ("" if found.agreement is None else f"; judged again, {found.agreement:.1%} the same")),
+        ("truncated", f"{found.truncated:.1%} of the attempts"),
+        ("cost", f"{found.cost_tokens:.0f} tokens and {found.cost_seconds:.2f} s per group with a spread"
+         if found.cost_tokens is not None else "no group with a spread was seen" if found.known else
+         "not known: nothing was scored" if found.mean is None else "not known"),
+        ("signal", "yes" if not found.doubts else f"{said}: " + "; ".join(found.doubts))]
+
+
 def _agreement(verdicts: Sequence[Verdict], again: Sequence[Verdict] | None) -> float | None:
     """The share of equal verdicts among the attempts that have one in either judgement."""
     pairs = [] if again is None else [(a, b) for a, b in zip(verdicts, again, strict=True)

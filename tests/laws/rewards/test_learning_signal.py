@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from answered import task, trace
 
-from rollbook.cli_preflight import lines_of
 from rollbook.records import RewardVector, Scored, Unscored, VerifierStamp
 from rollbook.rewards import RewardError
 from rollbook.rewards.signal import signal
+from rollbook.rewards.signal import told as lines_of
 
 SEVEN = task()
 

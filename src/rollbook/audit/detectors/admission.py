@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from rollbook.audit.admitted import OF_GROUP, Group, Scope
 from rollbook.audit.attempts import Distribution, Issued, Place, compared, latency_class, parse
 from rollbook.audit.curation import Curations
+from rollbook.audit.curricula import Curricula
 from rollbook.audit.detector import Detector, Row
 from rollbook.audit.followed import CLOSE, misreported
 from rollbook.audit.index import RunIndex
@@ -18,6 +19,7 @@ from rollbook.records import (
     Batch,
     Census,
     Curation,
+    CurriculumReport,
     Demonstration,
     Dispatch,
     Outcome,
@@ -53,6 +55,7 @@ class AdmissionDetector(Detector):
         self.issued, self.trained = Distribution(), Distribution()
         self.schedule = Schedule()
         self.curations = Curations()
+        self.curricula = Curricula()
         self.made: dict[tuple[str, str], str] = {}      # kind and name -> what stands of it
         self.clocked: set[str] = set()                  # tables with attempts that the clock or a crash ended
 
@@ -64,6 +67,7 @@ class AdmissionDetector(Detector):
                 self.made["Dispatch", record.scope] = identity
                 self._dispatched(run, identity, record)
                 self._foretold(self.schedule.dispatched(run, identity, record))
+                self.curricula.dispatched(run, identity, record)
             case Selection():
                 self._foretold(self.schedule.selected(run, identity, record))
             case Curation() | Ranking() | Demonstration() | Revised():
@@ -74,7 +78,10 @@ class AdmissionDetector(Detector):
                 self._census(run, identity, record)
             case Batch():
                 self._trained(identity, record)
+            case CurriculumReport():
+                self._foretold(self.curricula.reported(identity, record))
             case StepReport():
+                self._foretold(self.curricula.stepped(run, record))
                 scope = f"{record.stage}/{record.step:06d}"
                 if scope not in self.censuses:
                     self.fail(identity, f"no census was closed over {scope}", "close a census over every step")
@@ -93,6 +100,7 @@ class AdmissionDetector(Detector):
     def row(self, run: RunIndex, row: Row) -> None:
         trace, outcome = row.trace, row.outcome
         self.curations.row(run, row)
+        self.curricula.row(run, row)
         at = self._ended(run, row.id, outcome)
         if outcome.attempt != trace.attempt or (at is not None and at.task != trace.task):
             self.fail(row.id, f"attempt {outcome.attempt} was issued for another task than {trace.task}",
