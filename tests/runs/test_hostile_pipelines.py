@@ -10,9 +10,10 @@ from small_stages import ADAM, LABELS, SAMPLED, SFT, pipeline
 
 from rollbook.models.tokenizer import byte_tokenizer
 from rollbook.orchestration import run as producer
+from rollbook.orchestration import supported
 from rollbook.orchestration.stages.modules import scalar_of
 from rollbook.recipes import validate
-from rollbook.records import ModuleVersion, RecipeError, problems
+from rollbook.records import ModuleVersion, RecipeError, graph, problems
 from rollbook.records import recipe as r
 
 RM = r.RewardModel(policy="sft", data={"labels": 1.0}, loss="ranked", head_layers=1, steps=2, batch=3, max_batch_tokens=512,
@@ -76,3 +77,29 @@ def test_a_reward_model_that_reads_another_template_is_refused_before_it_scores(
     session.ledger.records = lambda kind: [strange]
     with pytest.raises(RecipeError, match="another template"):
         scalar_of(session, "rm", "reward_model")
+
+
+def test_layers_and_neurons_that_a_policy_does_not_have_are_refused_with_everything_else(tmp_path):
+    cut = r.Prune(policy="start", layers=(0, 5), intermediate=9999)
+    narrow = r.Prune(policy="start", layers=(0,), intermediate=32)
+    told = refused(cut=cut, narrow=narrow, wide=r.Prune(policy="narrow", layers=(0, 1), intermediate=48),
+                   none=dataclasses.replace(SFT, policy="nobody"))
+    for what in (r"cut\.layers names layers that start does not have, got 5", r"cut\.intermediate is more neurons than start has",
+                 r"wide\.layers names layers that narrow does not have, got 1", r"wide\.intermediate is more neurons than narrow",
+                 r"none\.policy names no earlier stage", "has 5 problems"):
+        assert re.search(what, told), (what, told)
+    assert not graph.pruned_beyond({"narrow": narrow, "same": r.Prune(policy="narrow", layers=(0,), intermediate=32)}, (1, 64))
+    with pytest.raises(RecipeError, match=r"cut\.layers"):         # of a model whose shape is known once it is loaded
+        supported.check_pruned(pipeline(cut=cut).settings, 1, 64)
+
+
+def test_what_this_runtime_does_not_do_is_refused_all_at_once():
+    rl = r.PolicyGradient(policy="start", tasks="train", steps=2, prompts=4, per_task=2, groups=4, max_waves=1, minibatches=1,
+                          max_policy_age=3, sampling=dataclasses.replace(SAMPLED, top_k=5), optimizer=ADAM, max_batch_tokens=256,
+                          probe=0, probe_every=0, checkpoint_every=1, objective={"kind": "Gpro"}, routing="replayed")
+    with pytest.raises(RecipeError) as caught:
+        supported.check_supported(pipeline(one=rl, other=rl).settings)
+    told = str(caught.value)
+    for stage in ("one", "other"):
+        for what in (rf"{stage}\.objective", rf"{stage}\.asynchrony", rf"{stage}\.routing", rf"{stage}\.sampling must draw"):
+            assert re.search(rf"stages\.{what}", told), (what, told)

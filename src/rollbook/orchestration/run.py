@@ -31,7 +31,7 @@ from rollbook.orchestration.session import Progress, Session
 from rollbook.orchestration.sourcing import curated_tasks, kept_set, pinned, record_set
 from rollbook.orchestration.stages import run_stage, steps_of
 from rollbook.orchestration.state import StepState, drop_state, read_state, restore
-from rollbook.orchestration.supported import check_supported, check_weights, check_written
+from rollbook.orchestration.supported import check_pruned, check_supported, check_weights, check_written
 from rollbook.orchestration.surroundings import environment_tasks, surroundings
 from rollbook.records import (
     Diverged,
@@ -74,6 +74,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     dtype = prepare(recipe.settings.run)
     progress.note("loading the model")
     policy = _loaded(recipe.settings, progress)
+    check_pruned(recipe.settings, policy.decoder.architecture.layers, policy.decoder.architecture.intermediate)
     recipe = checked(recipe, policy.tokenizer, progress)
     acquired, sides = _tasks(recipe.settings, kept)
     for why, count in acquired.rejected.items() if acquired.curated is not None else ():

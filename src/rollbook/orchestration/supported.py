@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rollbook.experience.token_credit import per_token
 from rollbook.objectives import all_reads
@@ -11,42 +11,52 @@ from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.engines import check_engine
 from rollbook.orchestration.judges import check_rewards
 from rollbook.records import RecipeError, Task
-from rollbook.records.graph import family_of
+from rollbook.records.graph import family_of, pruned_beyond
+from rollbook.records.problems import Problems
 from rollbook.records.recipe import Embedded, Fsdp2, PolicyGradient, SamplingSettings, Settings, Sft
 from rollbook.tasks import Split, TaskError, applicable
 
 
 def check_supported(settings: Settings) -> None:
-    """Refuses what the recipe may say and this runtime does not do, instead of ignoring it."""
-    check_engine(settings)
-    check_rewards(settings)
+    """Refuses what the recipe may say and this runtime does not do, instead of ignoring it; all of it at once."""
+    problems = Problems()
+    problems.attempt(check_engine, settings)
+    problems.attempt(check_rewards, settings)
     for name, stage in settings.stages.items():
-        if isinstance(stage, PolicyGradient):
-            _check_objective(name, stage)
-            _check_observation_loss(name, stage, settings)
-            _check_kept(name, stage, settings)
-        if isinstance(stage, PolicyGradient) and (around := settings.environment) and (
-                around.reasoning != "keep" or around.compaction != "none"):
-            raise RecipeError(f"stages.{name} cannot train attempts of several contexts yet",
-                              got=f"environment.reasoning {around.reasoning}, environment.compaction {around.compaction}",
-                              why="the learner's batch holds one context of an attempt, the others would be left out unseen",
-                              fix="--set environment.reasoning=keep --set environment.compaction=none "
-                                  "--set environment.compact_at=0; evaluation does all of them")
-        if isinstance(stage, PolicyGradient) and (stage.max_policy_age != 0) != (stage.asynchrony is not None):
-            raise RecipeError(f"stages.{name}.asynchrony and a max_policy_age above 0 come together",
-                              got=f"max_policy_age {stage.max_policy_age}, asynchrony {stage.asynchrony}",
-                              why="where sampling and training alternate no token is older than the policy it trains; where they "
-                                  "do not, none can be of age 0",
-                              fix=f"--set stages.{name}.max_policy_age=0, or say how: stages.{name}.asynchrony")
-        if isinstance(stage, PolicyGradient) and stage.routing != "free" and not getattr(settings.model, "experts", 1):
-            raise RecipeError(f"stages.{name}.routing = {stage.routing} needs a model with experts", got="model.experts 0",
-                              why="a dense model has no routes", fix=f"--set stages.{name}.routing=free")
-        if isinstance(stage, PolicyGradient) and _restricted(stage.sampling) and not stage.sampling_mask:
-            raise RecipeError(f"stages.{name}.sampling must draw from all ids to be trained on", got=str(stage.sampling),
-                              why="the engine's log-probs would be over the kept ids, the trainer's over all: every ratio biased",
-                              fix=f"--set stages.{name}.sampling_mask=true, which keeps those ids for the trainer, or --set "
-                                  f"stages.{name}.sampling.top_p=1 --set stages.{name}.sampling.top_k=0 "
-                                  f"--set stages.{name}.sampling.min_p=0")
+        if not isinstance(stage, PolicyGradient):
+            continue
+        if problems.attempt(_check_objective, name, stage):
+            problems.attempt(_check_observation_loss, name, stage, settings)
+            problems.attempt(_check_kept, name, stage, settings)
+        for error in _unsupported(name, stage, settings):
+            problems.add(error)
+    problems.raise_any("the recipe")
+
+
+def _unsupported(name: str, stage: PolicyGradient, settings: Settings) -> Iterator[RecipeError]:
+    """What of a policy stage goes together and is not built, or does not go together."""
+    around = settings.environment
+    if around is not None and (around.reasoning != "keep" or around.compaction != "none"):
+        yield RecipeError(f"stages.{name} cannot train attempts of several contexts yet",
+                          got=f"environment.reasoning {around.reasoning}, environment.compaction {around.compaction}",
+                          why="the learner's batch holds one context of an attempt, the others would be left out unseen",
+                          fix="--set environment.reasoning=keep --set environment.compaction=none "
+                              "--set environment.compact_at=0; evaluation does all of them")
+    if (stage.max_policy_age != 0) != (stage.asynchrony is not None):
+        yield RecipeError(f"stages.{name}.asynchrony and a max_policy_age above 0 come together",
+                          got=f"max_policy_age {stage.max_policy_age}, asynchrony {stage.asynchrony}",
+                          why="where sampling and training alternate no token is older than the policy it trains; where they "
+                              "do not, none can be of age 0",
+                          fix=f"--set stages.{name}.max_policy_age=0, or say how: stages.{name}.asynchrony")
+    if stage.routing != "free" and not getattr(settings.model, "experts", 1):
+        yield RecipeError(f"stages.{name}.routing = {stage.routing} needs a model with experts", got="model.experts 0",
+                          why="a dense model has no routes", fix=f"--set stages.{name}.routing=free")
+    if _restricted(stage.sampling) and not stage.sampling_mask:
+        yield RecipeError(f"stages.{name}.sampling must draw from all ids to be trained on", got=str(stage.sampling),
+                          why="the engine's log-probs would be over the kept ids, the trainer's over all: every ratio biased",
+                          fix=f"--set stages.{name}.sampling_mask=true, which keeps those ids for the trainer, or --set "
+                              f"stages.{name}.sampling.top_p=1 --set stages.{name}.sampling.top_k=0 "
+                              f"--set stages.{name}.sampling.min_p=0")
 
 
 def _check_objective(name: str, stage: PolicyGradient) -> None:
@@ -108,6 +118,14 @@ def check_weights(settings: Settings, sides: Split) -> None:
                           got=f"{len(sides.weights)} of the {len(sides.train)} training tasks weigh more than 1",
                           why="a curriculum draws by what it measures; the weights would be ignored",
                           fix=f"curate again without UpsampleHard, or --set stages.{found[0]}.curriculum=null")
+
+
+def check_pruned(settings: Settings, layers: int, intermediate: int) -> None:
+    """Refuses stages that would keep layers or neurons which the model, now that it is loaded, does not have."""
+    problems = Problems()
+    for error in pruned_beyond(settings.stages, (layers, intermediate)):
+        problems.add(error)
+    problems.raise_any("the recipe")
 
 
 def check_written(settings: Settings, train: Sequence[Task]) -> None:

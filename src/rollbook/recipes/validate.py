@@ -40,6 +40,9 @@ def check(settings: Settings, problems: Problems) -> None:
     _check_environment(settings, problems)
     rewards.check(settings, problems)
     graph_check.check(settings.stages, problems)
+    if isinstance(settings.model, Tiny):
+        for problem in graph.pruned_beyond(settings.stages, (settings.model.layers, settings.model.intermediate)):
+            problems.add(problem)
     for name, stage in settings.stages.items():
         path = f"stages.{name}"
         check_source(getattr(stage, "tasks", graph.TRAIN), path, settings, problems)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import assert_never
 
+from rollbook.records.errors import RecipeError
 from rollbook.records.recipe import (
     Comparisons,
     ComposedReward,
@@ -138,6 +139,34 @@ def shape(stages: Mapping[str, Stage], name: str) -> str | None:
             return name
         name = begins(stages[name])
     return None
+
+
+def outline(stages: Mapping[str, Stage], name: str, whole: tuple[int, int]) -> tuple[int, int]:
+    """Layers and neurons of a feed-forward that the policy of `name` has, where the initial model has `whole`."""
+    cut = shape(stages, name)
+    if cut is None:
+        return whole
+    stage = stages[cut]
+    assert isinstance(stage, Prune)
+    before = outline({other: one for other, one in stages.items() if other != cut}, stage.policy, whole)
+    return len(stage.layers), before[1] if stage.intermediate is None else stage.intermediate
+
+
+def pruned_beyond(stages: Mapping[str, Stage], whole: tuple[int, int]) -> list[RecipeError]:
+    """Every stage that would keep layers or neurons which the policy it begins with does not have."""
+    found = []
+    for name, stage in stages.items():
+        if not isinstance(stage, Prune):
+            continue
+        layers, neurons = outline({other: one for other, one in stages.items() if other != name}, stage.policy, whole)
+        if beyond := [layer for layer in stage.layers if layer >= layers]:
+            found.append(RecipeError(f"stages.{name}.layers names layers that {stage.policy} does not have", fix="leave them out",
+                                     got=", ".join(map(str, beyond)), why=f"it has layers 0 to {layers - 1}"))
+        if stage.intermediate is not None and stage.intermediate > neurons:
+            found.append(RecipeError(f"stages.{name}.intermediate is more neurons than {stage.policy} has",
+                                     got=str(stage.intermediate), why=f"a feed-forward of it has {neurons}",
+                                     fix=f"set stages.{name}.intermediate to {neurons} or less, or to null"))
+    return found
 
 
 def scored_by(stage: Stage, rewards: Mapping[str, Reward]) -> frozenset[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from rollbook.records.errors import RecipeError, RollbookError
 
@@ -28,6 +30,15 @@ class Problems:
 
     def add(self, error: RollbookError) -> None:
         self.found.append(error)
+
+    def attempt(self, check: Callable[..., object], *given: Any) -> bool:
+        """Whether a check passes; what it refuses is added."""
+        try:
+            check(*given)
+        except RollbookError as error:
+            self.add(error)
+            return False
+        return True
 
     def raise_any(self, subject: str) -> None:
         """Raises nothing, the one problem, or all of them together."""
