@@ -19,6 +19,7 @@ from rollbook.cli_env import doctor, env
 from rollbook.cli_eval import compare, evaluate, protocol
 from rollbook.cli_evidence import register as register_evidence
 from rollbook.cli_gate import gate
+from rollbook.cli_grid import grid
 from rollbook.cli_inspect import census, lineage, query
 from rollbook.cli_metrics import metrics
 from rollbook.cli_plan import plan
@@ -139,8 +140,8 @@ def resume(ctx: click.Context, run_folder: Path) -> None:
     _finish(ctx, run_folder, code)
 
 
-for command in (abilities, audit, census, checklist, compare, curate, doctor, evaluate, lineage, metrics, plan, preflight,
-                query, report, selftest, serve, view):
+for command in (abilities, audit, census, checklist, compare, curate, doctor, evaluate, grid, lineage, metrics, plan,
+                preflight, query, report, selftest, serve, view):
     main.add_command(command)
 for group in (env, evidence, gate, protocol, recipes, rewards):
     main.add_command(group)

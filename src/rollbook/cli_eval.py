@@ -48,10 +48,11 @@ def freeze_command(run_folder: Path, out: Path, stage: str | None, name: str | N
 @click.argument("file", metavar="FILE", type=FILE)
 @click.argument("out", metavar="OUT", type=FILE)
 @click.option("--set", "changes", multiple=True, required=True, metavar="NAME=VALUE",
-              help="A sampling value, seed, trials, aggregation, max_tokens or system_prompt, e.g. max_tokens=32. Repeatable.")
+              help="e.g. max_tokens=32, sampling.top_p=0.9, world.dialect=llama3, world.no_tools=true, reward.format_reward=0. "
+                   "Repeatable.")
 @click.option("--name", help="Name of the protocol. Default: the file's.")
 def vary_command(file: Path, out: Path, changes: tuple[str, ...], name: str | None) -> None:
-    """Write the protocol of FILE with some values changed to OUT: one side of a grid."""
+    """Write the protocol of FILE with some values changed to OUT: another budget, harness, set of tools or judge."""
     from rollbook.evaluation import protocols
     from rollbook.orchestration.varying import vary
 
@@ -168,13 +169,21 @@ def _result(result: Any, made: Any) -> str:
 
 
 @click.command("compare")
-@click.argument("folders", metavar="BEFORE AFTER [MORE...]", nargs=-1, required=True, type=FILE)
+@click.argument("folders", metavar="BEFORE AFTER [MORE...] | GRID", nargs=-1, required=True, type=FILE)
 @click.option("--policy-as-one", is_flag=True, help="Two policies are one difference, however differently they were made.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def compare(folders: tuple[Path, ...], policy_as_one: bool, as_json: bool) -> None:
-    """Compare two evaluations that differ in exactly one thing; several make a grid. Exits 1 when more than one differs."""
+    """Compare two evaluations that differ in exactly one thing; several make a grid. Exits 1 when more than one differs.
+
+    GRID is the folder of `rollbook grid`.
+    """
     from rollbook.cli_output import check_existing_run
 
+    if len(folders) == 1 and (folders[0] / "grid.json").is_file():
+        from rollbook.cli_grid import show
+
+        show(folders[0], as_json=as_json)
+        return
     if len(folders) < 2:
         raise RollbookError("a comparison is of two evaluations at least", got=str(len(folders)), fix="give another folder")
     for folder in folders:

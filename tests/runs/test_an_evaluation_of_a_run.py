@@ -18,7 +18,7 @@ from rollbook.evaluation import protocols
 from rollbook.evaluation.heldout import tasks_hash
 from rollbook.evaluation.protocols import ProtocolRefused
 from rollbook.ledger import Ledger
-from rollbook.orchestration import evaluating
+from rollbook.orchestration import evaluating, grids
 from rollbook.orchestration.apart import training_side
 from rollbook.orchestration.run import run_recipe
 from rollbook.orchestration.subjects import subject
@@ -119,6 +119,46 @@ def test_an_evaluation_that_was_stopped_goes_on_and_ends_with_the_same_result(ru
     ids = [[identity for event in Ledger.open(run.parent / name, write=False).events("TraceTable")
             for identity, _ in Ledger.open(run.parent / name, write=False).rows(event)] for name in ("cold_start", "killed")]
     assert ids[0] == ids[1] and len(ids[0]) == 16
+
+
+def test_a_grid_is_stopped_goes_on_and_says_what_every_factor_does(run, file, folders, tmp_path, monkeypatch):
+    proof = next(iter(Ledger.open(folders[0], write=False).records(EnvironmentProof)))
+    monkeypatch.setattr(evaluating, "prove", lambda *given: proof)         # one proof of the verifier is enough
+    (tmp_path / "grid.yaml").write_text(f"""
+protocol: {file}
+policies: {{start: "{run}:start", cold: "{run}:cold_start"}}
+factors:
+  budget: {{whole: {{}}, quarter: {{max_tokens: 16}}}}
+  judge: {{as_frozen: {{}}, strict: {{reward.format_reward: 0}}}}
+except: [{{budget: quarter, judge: strict}}, {{policy: start, budget: quarter}}, {{policy: start, judge: strict}}]
+""")
+    arguments = ("grid", str(tmp_path / "grid.yaml"), "--out", str(tmp_path / "out"))
+    listed = said(*arguments, "--check")
+    assert "4 cells of 8 tasks, 3 protocols" in listed and "policy cold, budget quarter, judge as_frozen" in listed
+    assert not (tmp_path / "out").exists()
+    real, made = grids.evaluate_into, []
+
+    def stopping(folder, *given, **named):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(folder.name)
+        return real(folder, *given, **named)
+
+    monkeypatch.setattr(grids, "evaluate_into", stopping)
+    assert "go on with the same command" in said(*arguments, code=130)
+    assert "2 of 4 cells of the grid are not finished" in said("compare", str(tmp_path / "out"), code=1)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells" / made[0]).rglob("*")
+              if path.is_file() and path.name != ".lock"}
+    made.clear()
+    monkeypatch.setattr(grids, "evaluate_into", lambda folder, *given, **named: real(folder, *given, **named))
+    told = said(*arguments)
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert "budget: whole, quarter (changes max_tokens)" in told
+    assert "judge: as_frozen, strict (changes reward.format_reward)" in told
+    shown = json.loads(said("compare", str(tmp_path / "out"), "--json"))
+    assert {(one["factor"], one["contexts"]) for one in shown["effects"]} == {("policy", 1), ("budget", 1), ("judge", 1)}
+    assert [one["gain"]["gain"]["estimate"] for one in shown["effects"] if one["factor"] == "judge"] == [0.0]   # the same answers
+    assert any(note.startswith("left out on purpose") for note in shown["notes"])
 
 
 def test_a_step_before_the_last_is_computed_again_and_evaluated(run, file, tmp_path):

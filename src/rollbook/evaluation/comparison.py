@@ -86,16 +86,8 @@ class Compared:
 
 def compared(before: Side, after: Side, changed: Difference) -> Compared:
     """The comparison of two sides that ask the same problems."""
-    if set(before.values) != set(after.values):
-        only = len(set(before.values) ^ set(after.values))
-        raise ComparisonRefused("the two sides ask different problems", got=f"{only} problems stand on one side only",
-                                why="a gain on other problems is none", fix="evaluate both under one protocol")
-    pairs = {name: (b, a) for name, b in before.values.items() if b is not None and (a := after.values[name]) is not None}
-    if len(pairs) < 2:
-        raise ComparisonRefused("the two sides share fewer than two scored problems", got=str(len(pairs)),
-                                why="no data is not a gain of 0", fix="see why the rest is unscored: rollbook query")
-    families = before.families
-    whole = _gain("all", pairs, families)
+    pairs, families = paired(before.values, after.values), before.families
+    whole = gain_of("all", pairs, families)
     tables = {"family": _parts(pairs, families, families),
               "prompt length": _parts(pairs, _thirds(pairs, lambda name: before.prompt_tokens[name], "tokens"), families),
               "difficulty": _parts(pairs, _difficulty(pairs), families),
@@ -104,7 +96,21 @@ def compared(before: Side, after: Side, changed: Difference) -> Compared:
                     left_out=len(before.values) - len(pairs), notes=_notes(before, after, families))
 
 
-def _gain(of: str, pairs: Mapping[str, tuple[float, float]], families: Mapping[str, str]) -> Gain:
+def paired(before: Mapping[str, float | None], after: Mapping[str, float | None]) -> dict[str, tuple[float, float]]:
+    """Both values of each problem that both sides could score; refuses other problems, and too few of them."""
+    if set(before) != set(after):
+        raise ComparisonRefused("the two sides ask different problems",
+                                got=f"{len(set(before) ^ set(after))} problems stand on one side only",
+                                why="a gain on other problems is none", fix="evaluate both under one protocol")
+    pairs = {name: (b, a) for name, b in before.items() if b is not None and (a := after[name]) is not None}
+    if len(pairs) < 2:
+        raise ComparisonRefused("the two sides share fewer than two scored problems", got=str(len(pairs)),
+                                why="no data is not a gain of 0", fix="see why the rest is unscored: rollbook query")
+    return pairs
+
+
+def gain_of(of: str, pairs: Mapping[str, tuple[float, float]], families: Mapping[str, str]) -> Gain:
+    """The gain over these problems: (before, after) of each; families are resampled where there are enough of them."""
     gains = {name: a - b for name, (b, a) in pairs.items()}
     interval = cluster_bootstrap(_clusters(gains, families), seed=BOOTSTRAP_SEED, level=LEVEL)
     p_value = _p_value(list(pairs.values()))
@@ -144,7 +150,7 @@ def _parts(pairs: Mapping[str, tuple[float, float]], part_of: Mapping[str, str],
     parts: dict[str, dict[str, tuple[float, float]]] = {}
     for name, pair in pairs.items():
         parts.setdefault(part_of[name], {})[name] = pair
-    return adjusted([_gain(of, held, families) for of, held in sorted(parts.items()) if len(held) > 1])
+    return adjusted([gain_of(of, held, families) for of, held in sorted(parts.items()) if len(held) > 1])
 
 
 def adjusted(gains: Sequence[Gain]) -> tuple[Gain, ...]:
@@ -183,7 +189,7 @@ def _budgets(before: Side, after: Side, families: Mapping[str, str]) -> tuple[Ga
             if b is not None and a is not None:
                 pairs[name] = (b, a)
         if len(pairs) > 1:
-            rows.append(_gain(f"at most {budget} tokens", pairs, families))
+            rows.append(gain_of(f"at most {budget} tokens", pairs, families))
     return adjusted(rows)
 
 

@@ -14,6 +14,7 @@ from rollbook.evaluation.protocols import differing
 from rollbook.records import EvaluationProtocol, RollbookError, encode
 
 FOLDED = ("aggregation", "tools")               # a rule with its k and selector is one thing
+REWARD = ("reward", "reward.composition", "reward.name")      # another of these is another reward, its judges and numbers with it
 REWORDING = ("system_prompt", "max_tokens", "max_turns", "max_seconds", "tools")    # stand in the task records themselves
 OF_A_WORLD = {"environment", "verifier", "scaffold", "max_turns", "max_seconds"}      # follow from the environment's settings
 SHOWN = 40
@@ -112,9 +113,10 @@ def _folded(names: Iterable[str], *, same_problems: bool, played: bool) -> list[
     """Names of causes: a field with parts under one name, and no field that follows from another that differs. `played`: both are
     of episodes, whose scaffold is named after environment and budget."""
     held = list(dict.fromkeys(name.partition(".")[0] if name.partition(".")[0] in FOLDED else name for name in names))
-    judged = any(name.startswith("reward.") for name in held)
-    follow = set()
-    if judged:
+    follow: set[str] = set()
+    if any(name in REWARD for name in held):
+        held = ["reward", *(name for name in held if name.partition(".")[0] not in ("reward", "judges"))]
+    if any(name.partition(".")[0] in ("reward", "judges") for name in held):
         follow |= {"verifier", "environment", "extraction"}
     if "verifier" in held or "scaffold" in held or "tools" in held:
         follow.add("environment")

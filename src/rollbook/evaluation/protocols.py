@@ -187,12 +187,13 @@ def protect(train: Side, bundles: Iterable[Bundle], *, likeness: Likeness) -> li
 
 
 def differing(one: EvaluationProtocol, other: EvaluationProtocol) -> tuple[str, ...]:
-    """Dotted names of the fields in which two protocols differ; the name of the protocol is none of them."""
+    """Dotted names of the fields in which two protocols differ; the name of the protocol is none of them. A record of another
+    kind differs as a whole."""
     return tuple(_differing(encode(one), encode(other), ""))
 
 
 def _differing(one: Any, other: Any, path: str) -> Iterator[str]:
-    if isinstance(one, dict) and isinstance(other, dict):
+    if isinstance(one, dict) and isinstance(other, dict) and one.get("kind") == other.get("kind"):
         for key in sorted({*one, *other} - {"kind"}):
             if path or key != "name":
                 yield from _differing(one.get(key), other.get(key), f"{path}.{key}" if path else key)

@@ -45,7 +45,15 @@ from rollbook.records import (
     content_id,
     encode,
 )
-from rollbook.records.recipe import EnvironmentReward, Evaluate, JudgeSettings, Reward, RewardSettings, RunSettings, Settings
+from rollbook.records.recipe import (
+    EnvironmentReward,
+    EnvironmentSettings,
+    Evaluate,
+    JudgeSettings,
+    Reward,
+    RewardSettings,
+    RunSettings,
+)
 from rollbook.rewards.composed.judge import checked
 from rollbook.rollouts.endpoint import Endpoint
 from rollbook.rollouts.environment import scaffold
@@ -65,7 +73,7 @@ def freeze(run: Path, stage: str | None, *, name: str, trials: int | None, aggre
                           fix=f"one of {', '.join(stages) or 'none: this run evaluates nothing'}")
     settings, told = recipe.settings, stages[chosen]
     reward = settings.reward if told.reward is None else settings.rewards[told.reward]
-    judges = _judges_named(reward, settings)
+    judges = judges_named(reward, settings.judges)
     if aggregation.rule == "majority" and not isinstance(reward, RewardSettings):
         raise ProtocolRefused("a majority needs answers that can be compared as text",
                               got=f"{aggregation} of {reward_name(reward)}",
@@ -74,12 +82,11 @@ def freeze(run: Path, stage: str | None, *, name: str, trials: int | None, aggre
     tasks = _heldout(ledger, next((r for r in ledger.records(EvalReport) if r.stage == chosen), None))
     raw_of = {content_id(raw): raw for raw in ledger.records(RawTask)}
     world, context = settings.environment, settings.model.context
-    with surroundings(world, settings.tasks.max_tokens) as around, _judging(reward, judges, around) as used:
-        image, verifier = content_id(used.image), used.judge.digest
-        harness = SCAFFOLD if around is None else scaffold(around.spec, around.rules)
+    found = measured(reward, judges, world, settings.tasks.max_tokens)
     protocol = EvaluationProtocol(
-        name=name, tasks=tasks_hash(tasks), task_count=len(tasks), environment=image, verifier=verifier,
-        reward=reward, scaffold=harness, template=str(ledger.manifest.get("template")), system_prompt=system_prompt(tasks),
+        name=name, tasks=tasks_hash(tasks), task_count=len(tasks), environment=found.environment,
+        verifier=found.verifier, reward=reward, scaffold=found.scaffold, template=str(ledger.manifest.get("template")),
+        system_prompt=system_prompt(tasks),
         tools=tuple(sorted({tool for task in tasks for tool in task.tools})), sampling=told.sampling,
         seed=settings.run.seed, trials=told.trials if trials is None else trials, aggregation=aggregation,
         extraction=reward_name(reward), in_family=all(split.in_family for split in ledger.records(SplitManifest)),
@@ -89,16 +96,40 @@ def freeze(run: Path, stage: str | None, *, name: str, trials: int | None, aggre
     return Bundle(protocol=protocol, tasks=tasks, raws=tuple(raw_of[raw] for raw in dict.fromkeys(task.raw for task in tasks)))
 
 
-def _judges_named(reward: Reward, settings: Settings) -> dict[str, JudgeSettings]:
-    """The models asked in words that a reward names; refuses one that a run's own reward model measures."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What follows from a reward and an environment: the image's id, the judge's digest, the harness."""
+
+    environment: str
+    verifier: str
+    scaffold: str
+
+
+def measured(reward: Reward, judges: Mapping[str, JudgeSettings], world: EnvironmentSettings | None, max_tokens: int) -> Measured:
+    """As this version of the program, its packages and these judges have it; refuses a reward that episodes are not graded by."""
+    if (world is not None) != isinstance(reward, EnvironmentReward):
+        raise ProtocolRefused("episodes are graded by their environment, and single turns are not", got=reward_name(reward),
+                              why="a final state is graded by its own verifier, a single answer by its text",
+                              fix="EnvironmentReward exactly where there is an environment")
+    with surroundings(world, max_tokens) as around, _judging(reward, judges, around) as used:
+        return Measured(environment=content_id(used.image), verifier=used.judge.digest,
+                        scaffold=SCAFFOLD if around is None else scaffold(around.spec, around.rules))
+
+
+def judges_named(reward: Reward, judges: Mapping[str, JudgeSettings]) -> dict[str, JudgeSettings]:
+    """Those of the judges that a reward names; refuses one that a run's own reward model measures, and a judge that is none."""
     if isinstance(reward, RewardSettings | EnvironmentReward):
         return {}
     if models := measured_by(reward):
         raise ProtocolRefused("a reward model of a run cannot be frozen into a protocol", got=", ".join(models),
                               why="a protocol is evaluated without the run that trained the model",
                               fix="freeze an evaluation stage whose reward is measured by verifiers or judges")
-    parts = checked(reward).parts.values()
-    return {name: judge for name, judge in settings.judges.items() if any(part.measure == f"judge:{name}" for part in parts)}
+    measures = [part.measure for part in checked(reward).parts.values()]
+    named = {one.removeprefix("judge:") for one in measures if one.startswith("judge:")}
+    if strange := sorted(named - {*judges}):
+        raise ProtocolRefused(f"the reward is measured by judge:{strange[0]}, which is not given",
+                              got=", ".join(judges) or "no judges", fix="give its settings under judges")
+    return {name: judge for name, judge in judges.items() if name in named}
 
 
 @contextlib.contextmanager
@@ -148,7 +179,7 @@ def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progres
         manifest["apart"] = compared(bundle, subject.folder)
     with (surroundings(protocol.world, protocol.max_tokens) as around,
           _judging(protocol.reward, protocol.judges or {}, around) as used):
-        _check_judge(protocol, used.judge.digest)
+        check_same_judge(protocol, used.judge.digest)
         with _opened(out, manifest) as ledger:
             running = Running(bundle=bundle, subject=subject, ledger=ledger, used=used, around=around, answerer=answerer,
                               asks=answerer.asks(protocol, around))
@@ -162,7 +193,7 @@ def check_first(bundle: Bundle, run: Path) -> None:
     compared(bundle, run)
     with (surroundings(protocol.world, protocol.max_tokens) as around,
           _judging(protocol.reward, protocol.judges or {}, around) as used):
-        _check_judge(protocol, used.judge.digest)
+        check_same_judge(protocol, used.judge.digest)
 
 
 def _done(out: Path, manifest: Mapping[str, Any]) -> EvaluationResult | None:
@@ -176,7 +207,8 @@ def _dtype(name: str) -> Any:
     return name
 
 
-def _check_judge(protocol: EvaluationProtocol, digest: str) -> None:
+def check_same_judge(protocol: EvaluationProtocol, digest: str) -> None:
+    """Refuses where this program judges otherwise than the one that froze the protocol."""
     if digest != protocol.verifier:
         raise ProtocolRefused("this version judges differently than the one that froze the protocol",
                               got=f"verifier {digest[:12]} for {protocol.verifier[:12]}",

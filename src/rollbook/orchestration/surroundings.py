@@ -79,7 +79,8 @@ def spec_of(s: EnvironmentSettings, max_tokens: int) -> EnvironmentSpec:
     """The environment as data."""
     budget = EpisodeBudget(max_tokens=max_tokens, max_turns=s.max_turns, turn_tokens=s.turn_tokens, max_calls=s.max_calls,
                            max_seconds=s.max_seconds, call_seconds=s.call_seconds, reply_characters=s.reply_characters)
-    return EnvironmentSpec(name=s.name, definition=s.definition, parameters=s.parameters, tools=s.tools, budget=budget)
+    return EnvironmentSpec(name=s.name, definition=s.definition, parameters=s.parameters, tools=s.tools, budget=budget,
+                           no_tools=s.no_tools)
 
 
 def rules_of(s: EnvironmentSettings) -> EpisodeRules:

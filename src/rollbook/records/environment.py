@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from rollbook.records.codec import content_id
+from rollbook.records.codec import SPARSE, content_id
 from rollbook.records.episode import Action, FinalState, Observation, ToolSchema
 from rollbook.records.errors import RecordError, RollbookError
 from rollbook.records.reward import FailureCode
@@ -98,7 +98,8 @@ class EpisodeBudget:
 class EnvironmentSpec:
     """An environment as data: everything needed to build it in any process.
 
-    `definition` is `package.module:Class`. `tools` are the permitted ones in the order shown; empty means all that it offers.
+    `definition` is `package.module:Class`. `tools` are the permitted ones in the order shown; empty means all that it offers,
+    `no_tools` none of them.
 
     Example: EnvironmentSpec(name="calculator", definition="rollbook.environments.builtin.calculator:Calculator",
         parameters={"terms": 3}, tools=(), budget=EpisodeBudget(max_tokens=128, max_turns=3))
@@ -110,6 +111,7 @@ class EnvironmentSpec:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[str, ...] = ()
     budget: EpisodeBudget
+    no_tools: bool = field(default=False, metadata=SPARSE)
 
     @property
     def id(self) -> str:

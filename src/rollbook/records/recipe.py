@@ -238,7 +238,8 @@ Reward = RewardSettings | ComposedReward | NamedReward | EnvironmentReward
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSettings:
     """Where tasks come from and are solved, instead of a single turn. `definition` is package.module:Class, `tools` the permitted
-    ones (empty: all). Of a whole episode: `tasks.max_tokens` tokens of the policy, `max_turns` turns, `max_calls`, `max_seconds`.
+    ones (empty: all; `no_tools`: none). Of a whole episode: `tasks.max_tokens` tokens of the policy, `max_turns` turns,
+    `max_calls`, `max_seconds`.
 
     `announce`: tools are described in the system message. `compact_at` tokens of context: what happens then is `compaction`.
     `misfit_penalty` is taken from the advantage of exactly the tokens of calls that could not be made.
@@ -264,6 +265,12 @@ class EnvironmentSettings:
     subagents: int = 0
     subagent_tokens: int = 256
     misfit_penalty: float = 0.0
+    no_tools: bool = field(default=False, metadata=SPARSE)
+
+    def __post_init__(self) -> None:
+        if self.no_tools and self.tools:
+            raise RecipeError("environment.no_tools permits no tool, environment.tools some", got=", ".join(self.tools),
+                              why="both cannot hold", fix="set tools to [], or no_tools to false")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

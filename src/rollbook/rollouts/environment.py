@@ -89,7 +89,8 @@ class EnvironmentRollouts(Rollouts):
         if not isinstance(self.tokenizer, ChatTokenizer):
             raise ModelError("episodes need a tokenizer with its chat template", got=type(self.tokenizer).__name__)
         spoken = dialect(self.rules.dialect)
-        return Harness(environment=self.spec.id, build=partial(_build, self.definition, self.services), tools=self.spec.tools,
+        tools = None if self.spec.no_tools else self.spec.tools
+        return Harness(environment=self.spec.id, build=partial(_build, self.definition, self.services), tools=tools,
                        budget=self.budget, rules=self.rules, context=self.context, envelope=envelope,
                        renderer=Renderer(self.tokenizer, spoken, announces=self.rules.announces))
 

@@ -41,11 +41,12 @@ from rollbook.rollouts.tokens import without_beginning
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harness:
-    """What all episodes of a call share. `environment` is the spec's id, `context` the model's in tokens."""
+    """What all episodes of a call share. `environment` is the spec's id, `context` the model's in tokens, `tools` the permitted
+    ones (empty: all that the environment offers; None: none)."""
 
     environment: str
     build: Callable[[int], Environment]
-    tools: tuple[str, ...]
+    tools: tuple[str, ...] | None
     budget: EpisodeBudget
     rules: EpisodeRules
     renderer: Renderer
@@ -262,7 +263,7 @@ class Playing:
     def _permitted(self, environment: Environment) -> tuple[ToolSchema, ...]:
         """The tools in the order of the spec, and `delegate` where subagents are allowed."""
         offered = {tool.name: tool for tool in environment.tools}
-        names = self.harness.tools or tuple(offered)
+        names = () if self.harness.tools is None else self.harness.tools or tuple(offered)
         unknown = [name for name in names if name not in offered]
         if unknown:
             raise EnvironmentFault(f"the environment offers no tool {unknown[0]!r}", code="build",
