@@ -7,6 +7,7 @@ many trajectories each, then measures; every cold page in a process of its own.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import subprocess
@@ -20,7 +21,7 @@ from starlette.testclient import TestClient
 from rollbook.ledger import Ledger
 from rollbook.records import Component, Outcome, RewardVector, Scored, Segment, StepReport, Trace, VerifierStamp
 from rollbook.view.app import Door, application
-from rollbook.view.held import held_runs
+from rollbook.view.held import held_runs, keep_columns
 
 STAMP = VerifierStamp(name="math", version="1", digest="77" * 32)
 QUERIES = ("", "stage=rl", "outcome=uniform", "text=boxed", "text=no+such+text", "text=4711", "component=format&most=0.05",
@@ -80,8 +81,13 @@ def cold(folder: Path, page: str) -> None:
 
 
 def measure(folder: Path) -> None:
-    for page in ("/run/RUN/trajectories", "/run/RUN", "/"):
-        subprocess.run([sys.executable, __file__, "--out", str(folder), "--cold", page], check=True)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["ROLLBOOK_CACHE"] = cache            # nothing is kept yet
+        for kept in ("nothing kept", "kept"):
+            print(f"{kept}:")
+            for page in ("/run/RUN/trajectories", "/run/RUN", "/"):
+                subprocess.run([sys.executable, __file__, "--out", str(folder), "--cold", page], check=True)
+            keep_columns(folder)
     runs = held_runs([folder])
     held, key = TestClient(application(runs, Door(token=None, hosts=None))), next(iter(runs))
     timed(held, f"/run/{key}/trajectories")

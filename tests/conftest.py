@@ -11,6 +11,8 @@ ROOT = Path(__file__).parent
 os.environ["ROLLBOOK_PROTOCOLS"] = os.path.join(tempfile.gettempdir(), "no-registered-protocols")   # a developer's own are his
 
 
+os.environ["ROLLBOOK_CACHE"] = os.path.join(tempfile.gettempdir(), f"rollbook-kept-by-tests-{os.getuid()}")
+
 LONGEST = ("runs", "attacks")      # folders whose files take longest: begun first, so that none is left alone at the end
 
 

@@ -155,6 +155,9 @@ def _finish(ctx: click.Context, folder: Path, code: int) -> None:
         from rollbook.report.page import write_report
 
         click.echo(f"report: {write_report(folder)}")
+        from rollbook.view.held import keep_columns
+
+        keep_columns(folder)
     ctx.exit(code)
 
 

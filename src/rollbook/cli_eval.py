@@ -127,6 +127,9 @@ def evaluate(file: Path, policy: str, out: Path | None, dtype: str, **of_endpoin
     except (KeyboardInterrupt, Stopped):
         raise Stopped("stopped", why="every finished part is kept" if os.path.lexists(folder) else "nothing was written",
                       fix="go on with the same command") from None
+    from rollbook.view.held import keep_columns
+
+    keep_columns(folder)
     click.echo(_result(result, bundle.protocol))
     click.echo(f"trajectories: {folder}")
 

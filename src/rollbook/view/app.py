@@ -165,7 +165,9 @@ def _warm(runs: Sequence[HeldRun]) -> None:
             run.refresh()
     for run in runs:
         with contextlib.suppress(Exception):
-            run.rows.warm()
+            rows = run.rows
+            rows.warm()
+            rows.keep(run.facts.ledger.genesis)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -25,7 +25,7 @@ from rollbook.records import (
 from rollbook.report.alerts import Alert, alerts
 from rollbook.report.facts import Facts, read_facts
 from rollbook.report.tokens import TokenTexts, token_texts
-from rollbook.view.rows import Rows
+from rollbook.view.rows import MANY, Rows
 
 FRESH_S = 1.0       # a run is not read again sooner
 
@@ -160,6 +160,15 @@ class HeldRun:
     def record(self, identity: str) -> Any:
         """The log entry with this id, None where there is none."""
         return next((event for event in _readable(self.facts.ledger) if event.id == identity), None)
+
+
+def keep_columns(root: Path) -> None:
+    """Keeps what lists need of a run that has just ended, so that its first page need not read many tables. A run that cannot be read
+    keeps nothing: its pages say why."""
+    with contextlib.suppress(RollbookError, OSError):
+        run = HeldRun("run", root).refresh()
+        if len(run.facts.entries(TraceTable)) >= MANY:
+            run.rows.keep(run.facts.ledger.genesis)
 
 
 def log_size(root: Path) -> tuple[int, int]:

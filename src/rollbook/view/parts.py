@@ -24,20 +24,29 @@ SCHEMA = pa.schema([*((name, pa.float64() if name in ("total", "accuracy") else 
 
 
 class Part:
-    """One table. `stored` is what was read of it at once, until `bases` makes `base`, the columns of `SCHEMA`, of it.
+    """One table; `digest` is the hash of its file. `stored` is what `read` took of it, until `bases` makes `base`, the columns of
+    `SCHEMA`, of it. A part that was kept has its base from the beginning.
 
     Thread-safe.
     """
 
-    def __init__(self, file: Path, scope: str, seq: int):
-        self.file, self.scope, self.seq = file, scope, seq
+    def __init__(self, file: Path, place: tuple[int, str, str], base: pa.Table | None = None, components: tuple[str, ...] = ()):
+        self.file, (self.seq, self.scope, self.digest) = file, place
         self._later: dict[str, pa.Array] = {}
         self._lock = threading.Lock()
+        self._metadata: Any = None
+        self.stored: pa.Table | None = None
+        self.base: pa.Table = SCHEMA.empty_table() if base is None else base
+        self.components, self.kept = components, base is not None
+
+    @classmethod
+    def read(cls, file: Path, place: tuple[int, str, str]) -> Part:
+        """With what lists need, from the file."""
+        made = cls(file, place)
         with pq.ParquetFile(file, memory_map=True) as opened:
-            self._metadata = opened.metadata
-            self.stored: pa.Table | None = opened.read(columns=[*STORED, "spans", NAMES], use_threads=False)
-        self.base: pa.Table = SCHEMA.empty_table()
-        self.components: tuple[str, ...] = ()
+            made._metadata = opened.metadata
+            made.stored = opened.read(columns=[*STORED, "spans", NAMES], use_threads=False)
+        return made
 
     def column(self, name: str) -> pa.Array:
         """One of `LATER`, whole; kept once it was read."""
@@ -70,6 +79,8 @@ class Part:
     def _groups(self, places: Sequence[int]) -> Iterable[tuple[list[int], list[int], int]]:
         """(which of the places, where in the row group, row group) for each group that holds some."""
         start = 0
+        if self._metadata is None:
+            self._opened()
         for group in range(self._metadata.num_row_groups):
             end = start + self._metadata.row_group(group).num_rows
             held = [(at, place - start) for at, place in enumerate(places) if start <= place < end]
@@ -78,7 +89,9 @@ class Part:
             start = end
 
     def _opened(self) -> pq.ParquetFile:
-        return pq.ParquetFile(self.file, memory_map=True, metadata=self._metadata)
+        opened = pq.ParquetFile(self.file, memory_map=True, metadata=self._metadata)
+        self._metadata = opened.metadata
+        return opened
 
 
 def bases(parts: Sequence[Part]) -> None:

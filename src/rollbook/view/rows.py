@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 from rollbook.ledger import Ledger
 from rollbook.records import RollbookError
 from rollbook.report.facts import Logged
+from rollbook.view.kept import Kept, Place, load, save
 from rollbook.view.parts import LATER, SCHEMA, Part, bases, component_values, empty
 
 READERS = 2         # tables read at a time
+MANY = 16           # tables from which on it is worth keeping what was read
 FACETS = ("stage", "family", "answer", "outcome", "verdict", "failure_code", "stop_reason")
 SORTS = {"newest": ("place", "descending"), "oldest": ("place", "ascending"), "highest reward": ("total", "descending"),
          "lowest reward": ("total", "ascending"), "longest": ("tokens", "descending"), "shortest": ("tokens", "ascending")}
@@ -80,10 +82,11 @@ class Rows:
         new = [entry for seq, entry in wanted.items() if seq not in kept and seq not in unread]
         if not new and len(kept) == len(self.parts) and len(unread) == len(self.unread):
             return self
+        known = load(ledger.genesis) if len(new) >= MANY else {}
         with ThreadPoolExecutor(READERS) as threads:
-            read = list(zip(new, threads.map(lambda entry: _read(ledger, entry), new), strict=True))
+            read = list(zip(new, threads.map(lambda entry: _read(ledger, entry, known), new), strict=True))
         parts = [one for _, one in read if isinstance(one, Part)]
-        bases(parts)
+        bases([part for part in parts if part.stored is not None])
         return Rows([*kept.values(), *parts],
                     unread | {entry.seq: one for entry, one in read if isinstance(one, str)})
 
@@ -96,6 +99,12 @@ class Rows:
         """Reads what lists do not need, so that the first search does not have to."""
         for name in LATER:
             self.column(name)
+
+    def keep(self, genesis: str) -> None:
+        """Keeps what lists need for the next start, where reading it anew would take a while."""
+        if len(self.parts) >= MANY and not all(part.kept for part in self.parts):
+            save(genesis, [((part.seq, part.scope, part.digest), Kept(base=part.base, components=part.components))
+                           for part in self.parts])
 
     def column(self, name: str) -> Any:
         """A column of all rows."""
@@ -207,10 +216,15 @@ class Rows:
         return part.whole(int(row["row"])) | row
 
 
-def _read(ledger: Ledger, entry: Logged) -> Part | str:
-    """The table that a record names, or why it could not be read."""
+def _read(ledger: Ledger, entry: Logged, known: Mapping[Place, Kept]) -> Part | str:
+    """The table that a record names, or why it could not be read. What is known of it is taken where its file has the hash that
+    the log states."""
     try:
         file = ledger.table_file(entry.record, f"event {entry.seq}")
-        return Part(file, entry.record.name, entry.seq)
+        place = (entry.seq, entry.record.name, str(entry.record.observed.get("sha256")))
+        held = known.get(place)
+        if held is not None and held.base.num_rows == entry.record.rows:
+            return Part(file, place, held.base, held.components)
+        return Part.read(file, place)
     except (RollbookError, OSError, pa.ArrowException, KeyError) as error:
         return str(error).splitlines()[0]

@@ -52,7 +52,7 @@ ALLOWED = {  # the table of the architecture
     "cli_preflight": {"records", "recipes", "orchestration", "cli_progress"},
     "cli_curate": {"records", "orchestration"},
     "cli_env": {"records", "environments", "orchestration"},
-    "cli_eval": {"records", "evaluation", "orchestration", "audit", "cli_grid", "cli_output", "cli_progress"},
+    "cli_eval": {"records", "evaluation", "orchestration", "audit", "cli_grid", "cli_output", "cli_progress", "view"},
     "cli_grid": {"records", "audit", "orchestration", "cli_output", "cli_progress"},
     "cli_gate": {"records", "evaluation", "orchestration", "cli_output"},
     "cli_inspect": {"records", "ledger", "report", "cli_output"},
