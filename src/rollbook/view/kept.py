@@ -1,8 +1,8 @@
 """The columns that lists need, kept between two starts of the viewer: a run of many small tables is then not read anew.
 
-One file for each run below the user's cache, never in the run's folder. A part of it is used only for a table whose hash, scope
-and place in the log are those it was made of; the table's own file is compared with its hash as ever. A file that was cut, changed,
-or made by another version of this program is not read.
+One file for each run below the user's cache, never in the run's folder. A part of it is used only for a table whose hash,
+scope and place in the log are those it was made of; the table's own file is compared with its hash as ever. A file that was
+cut, changed, or made by another version of this program is not read.
 """
 
 from __future__ import annotations
