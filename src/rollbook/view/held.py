@@ -163,8 +163,8 @@ class HeldRun:
 
 
 def keep_columns(root: Path) -> None:
-    """Keeps what lists need of a run that has just ended, so that its first page need not read many tables. A run that cannot be read
-    keeps nothing: its pages say why."""
+    """Keeps what lists need of a run that has just ended, so that its first page need not read many tables. A run that cannot be
+    read keeps nothing: its pages say why."""
     with contextlib.suppress(RollbookError, OSError):
         run = HeldRun("run", root).refresh()
         if len(run.facts.entries(TraceTable)) >= MANY:
