@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollbook.records.errors import RollbookError
-
 if TYPE_CHECKING:
     from rollbook.orchestration.calibrating import Labelled
     from rollbook.records import Unrated
     from rollbook.rewards.calibration import Calibration
     from rollbook.rewards.judges import Preferred
-
-KL, PROXY, GOLD = "update/kl_to_start_nats", "reward/total_mean", "reward/accuracy"
 
 
 @click.group()
@@ -128,31 +124,27 @@ def show_judged(rows: Sequence[Labelled], found: Sequence[Preferred | Unrated], 
 @rewards.command("watch")
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--stage", help="The policy stage. Default: the last one with steps.")
-@click.option("--gold", default=GOLD, show_default=True, help="Metric that is meant; eval/probe_accuracy where it is recorded.")
+@click.option("--gold", help="A metric that is meant: reward/accuracy, eval/probe_accuracy, another of the steps; or own-reward: the "
+              "answers judged again by the run's own reward. Default: reward/accuracy, or own-reward where the reward has none.")
 @click.option("--tolerance", default=0.02, show_default=True, help="Loss of gold that is called over-optimisation.")
 @click.pass_context
-def show_watch(ctx: click.Context, run_folder: Path, stage: str | None, gold: str, tolerance: float) -> None:
+def show_watch(ctx: click.Context, run_folder: Path, stage: str | None, gold: str | None, tolerance: float) -> None:
     """Gold against proxy as the KL grows in RUN. Exits 1 where gold fell while the reward still rose."""
     from rollbook.cli_output import check_existing_run
-    from rollbook.ledger import Ledger
-    from rollbook.records import StepReport
-    from rollbook.rewards.calibration import Moment, watch
+    from rollbook.orchestration.watching import watched
+    from rollbook.rewards.calibration import watch
 
     check_existing_run(run_folder)
-    with Ledger.open(run_folder, write=False) as ledger:
-        reports = list(ledger.records(StepReport))
-    name = stage if stage is not None else reports[-1].stage if reports else ""
-    steps = [(one.step, {**one.metrics, **one.observed}) for one in reports if one.stage == name]
-    moments = [Moment(step=step, kl_nats=metrics[KL], proxy=metrics[PROXY], gold=metrics[gold])
-               for step, metrics in steps if {KL, PROXY, gold} <= metrics.keys()]
-    if len(moments) < 2:
-        raise RollbookError("too few steps with KL, reward and gold to watch", got=f"{len(moments)} of {len(steps)} steps",
-                            fix=f"choose another --stage, or another --gold than {gold}")
+    seen = watched(run_folder, stage, gold)
+    moments, gold = seen.moments, seen.gold
     found = watch(moments, tolerance=tolerance)
+    click.echo(f"stage {seen.stage}; gold is {gold}")
     for one in moments:
         click.echo(f"step {one.step:4d}  KL {one.kl_nats:8.4f}  reward {one.proxy:8.4f}  {gold} {one.gold:8.4f}")
     fitted = "" if found.alpha is None else f"; gold ~ d ({found.alpha:.3g} - {found.beta:.3g} d), d = sqrt(KL)"
     click.echo(f"peak at step {found.peak.step}, KL {found.peak.kl_nats:.4f}; since then gold {-found.gold_lost:+.4f}, reward "
                f"{found.proxy_won:+.4f}{fitted}")
-    click.echo("over-optimised" if found.over_optimised else "no over-optimisation seen")
+    still = len({one.gold for one in moments}) == 1
+    click.echo("over-optimised" if found.over_optimised else
+               "gold never moved: over-optimisation could not have been seen" if still else "no over-optimisation seen")
     ctx.exit(1 if found.over_optimised else 0)
