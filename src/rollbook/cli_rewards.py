@@ -124,8 +124,8 @@ def show_judged(rows: Sequence[Labelled], found: Sequence[Preferred | Unrated], 
 @rewards.command("watch")
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--stage", help="The policy stage. Default: the last one with steps.")
-@click.option("--gold", help="A metric that is meant: reward/accuracy, eval/probe_accuracy, another of the steps; or own-reward: the "
-              "answers judged again by the run's own reward. Default: reward/accuracy, or own-reward where the reward has none.")
+@click.option("--gold", help="What is meant: reward/accuracy, eval/probe_accuracy or another metric of the steps; or own-reward, "
+              "the answers judged again by the own reward. Default: reward/accuracy; own-reward where the reward has none.")
 @click.option("--tolerance", default=0.02, show_default=True, help="Loss of gold that is called over-optimisation.")
 @click.pass_context
 def show_watch(ctx: click.Context, run_folder: Path, stage: str | None, gold: str | None, tolerance: float) -> None:
