@@ -92,11 +92,14 @@ def _probe(resolved: ResolvedRecipe) -> None:
     from rollbook.cli_progress import live_progress
     from rollbook.orchestration.planning.probe import estimates
 
-    began = time.monotonic()
+    began, own = time.monotonic(), time.process_time()
     with live_progress() as progress:
         found = estimates(resolved, progress)
     width = max(len(one.stage) for one in found)
-    click.echo(f"estimated from a probe of this machine, {duration(time.monotonic() - began)} long, with all that ran beside it:")
+    took = time.monotonic() - began
+    share = (time.process_time() - own) / took
+    click.echo(f"estimated from a probe of this machine, {duration(took)} long, which had {share:.0%} of a core beside all that "
+               "ran:")
     for one in found:
         if one.seconds is None or one.at_most is None:
             click.echo(f"  {one.stage:<{width}}  not estimated: {one.why}")

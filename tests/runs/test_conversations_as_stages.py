@@ -9,11 +9,15 @@ from small_runs import Quiet
 from small_stages import ADAM, SFT, pipeline, run
 
 from rollbook.audit.detectors.cold_start import ColdStartDetector
+from rollbook.audit.export import export_run
 from rollbook.audit.passage import audit_run
 from rollbook.audit.replay import replay_run
 from rollbook.ledger import Ledger
+from rollbook.ledger.bundle import COLLECTED
+from rollbook.orchestration.giving import file_of
 from rollbook.orchestration.run import run_recipe
 from rollbook.recipes import validate
+from rollbook.recipes.plan import plan
 from rollbook.records import Collected, Demonstration, ModuleUpdate, RecipeError, SftReport, problems
 from rollbook.records import recipe as r
 
@@ -60,6 +64,19 @@ def test_the_run_keeps_the_file_and_what_became_of_its_rows(whole):
         assert len(list(ledger.records(SftReport))) == 2 and len(list(ledger.records(ModuleUpdate))) == 2
 
 
+def test_a_bundle_holds_the_files_from_which_the_run_can_be_made_again(whole, tmp_path):
+    bundle = tmp_path / "bundle"
+    export_run(whole, bundle)
+    held = {path.name: path.read_bytes() for path in (bundle / COLLECTED).iterdir()}
+    with Ledger.open(whole, write=False) as ledger:
+        stage = next(ledger.records(r.ResolvedRecipe)).settings.stages["pairs"]
+        assert sorted(held) == sorted(one.sha256 for one in ledger.records(Collected))
+    gone = dataclasses.replace(stage, path="nowhere.json")
+    assert file_of(gone, bundle / COLLECTED) == held[stage.sha256] == json.dumps(PAIRS).encode()
+    with pytest.raises(RecipeError, match="cannot be read"):
+        file_of(gone, None)
+
+
 def test_it_passes_the_audit_and_is_computed_again_bit_for_bit(whole):
     assert not [(row.name, row.evidence) for row in audit_run(whole).rows if row.result == "fail"]
     assert replay_run(whole).same_bits
@@ -93,6 +110,12 @@ def test_counts_and_names_are_told_before_the_start_and_everything_wrong_is_refu
         assert words in str(refused.value)
     assert "chats: 3 of 4 conversations are learnt from" in told.notes and "chats: 1 longer than max_tokens: long" in told.notes
     assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_bounds_what_is_learnt_by_the_length_of_conversations(tmp_path):
+    made = {one.name: one for one in plan(pipeline("model.context=768", **stages(tmp_path)))}
+    assert made["sft"].trained_tokens == 2 * 2 * 640 and made["dpo"].trained_tokens == 2 * 2 * 2 * 640
+    assert (made["chats"].attempts, made["chats"].updates) == (0, 0)
 
 
 def test_a_file_that_changed_after_it_was_pinned_is_refused(tmp_path):

@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 
 from rollbook.audit.export import Part, Source, observations
 from rollbook.ledger import columns
+from rollbook.ledger.bundle import COLLECTED
 from rollbook.ledger.bundle import CURATED as FOLDER
-from rollbook.records import Batch, EnvironmentImage, SftReport, StageEnd, Task, Update, encode
+from rollbook.records import Batch, Collected, EnvironmentImage, SftReport, StageEnd, Task, Update, encode
 from rollbook.records.codec import OBSERVED
 from rollbook.records.graph import CURATED, learns_curated
-from rollbook.records.recipe import Evaluate, PassRate, PolicyGradient, Pretrained, Sft, Stage
+from rollbook.records.recipe import Conversations, Evaluate, PassRate, PolicyGradient, Pretrained, Sft, Stage
 
 Told = Callable[[str], None]
 LEFT_OUT = ("observed", "verdict_observed")
@@ -128,6 +129,13 @@ def _mixtures(source: Source) -> Part:
         _put(part, "supervised steps: demonstrations in order; token ids and loss weights in `objects/`", "sft.jsonl",
              source.records(part.place("sft.jsonl"), "SftReport"), "no supervised step was taken")
         source.objects([one.tensors for one in source.ledger.records(SftReport)])
+    if _stages(source, Conversations):
+        _put(part, "conversations of files: rows kept and left out; the files themselves in `files/`", "collected.jsonl",
+             source.records(part.place("collected.jsonl"), "Collected"), "no file was read")
+        for name in dict.fromkeys(one.sha256 for one in source.ledger.records(Collected)):
+            target = source.writer.made(f"{COLLECTED}/{name}")
+            target.write_bytes(source.ledger.get(name))
+            source.writer.written(f"{COLLECTED}/{name}")
     if _stages(source, PolicyGradient):
         _put(part, "policy batches: sequences, micro-batches, weights; tensors in `objects/`", "batches.jsonl",
              source.records(part.place("batches.jsonl"), "Batch"), "no policy update was made")

@@ -20,6 +20,7 @@ from rollbook.ledger.objects import file_digest
 from rollbook.records import CodecError, LedgerError, ResolvedRecipe, decode
 
 FORMAT = "rollbook.bundle/1"
+COLLECTED = "05_mixtures/files"         # conversations that a recipe takes from files, by hash
 CURATED = "01_tasks/curated"        # the curated set of a run that drew its tasks from one, as `rollbook curate` leaves it
 INDEX, RECIPE, EXPECTED, LOG = "index.json", "recipe.json", "expected.json", "log.jsonl"
 EXPECTS: Mapping[str, type] = {"manifest": dict, "complete": bool, "versions": list, "census": dict, "sft_loss_nats": dict,

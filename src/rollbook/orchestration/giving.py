@@ -20,21 +20,24 @@ if TYPE_CHECKING:
 SHOWN = 12          # names of rows that a line holds
 
 
-def checked(recipe: ResolvedRecipe, tokenizer: ChatTokenizer, progress: Progress) -> ResolvedRecipe:
-    """The recipe with the hash of every file of conversations. Tells what becomes of their rows; refuses all that is wrong."""
-    problems = Problems()
+def checked(recipe: ResolvedRecipe, tokenizer: ChatTokenizer, progress: Progress,
+            store: Path | None = None) -> tuple[ResolvedRecipe, list[bytes]]:
+    """The recipe with the hash of every file of conversations, and the files. Tells what becomes of their rows; refuses all that
+    is wrong. `store` is a folder of files by hash, in which a pinned one is looked for first."""
+    problems, files = Problems(), []
     stages, about = dict(recipe.settings.stages), dict(recipe.provenance)
     for name, stage in recipe.settings.stages.items():
         if not isinstance(stage, Conversations):
             continue
         try:
-            data = file_of(stage)
+            data = file_of(stage, store)
             made = given(data, Path(stage.path).suffix, stage, tokenizer, digest(data))
         except (RecipeError, Unreadable) as error:
             problems.add(error if isinstance(error, RecipeError) else RecipeError(
                 f"stages.{name}.path is no file of conversations", got=f"{stage.path}: {error}",
                 fix=f"a list of rows in {', '.join(SUFFIXES)}"))
             continue
+        files.append(data)
         _check(name, stage, made, problems)
         for line in told(name, made):
             progress.note(line)
@@ -44,13 +47,14 @@ def checked(recipe: ResolvedRecipe, tokenizer: ChatTokenizer, progress: Progress
         stages[name] = replace(stage, path=without_home(stage.path), sha256=digest(data))
         about[f"stages.{name}.sha256"] = about.get(f"stages.{name}.sha256", Provenance(origin="user", label=None))
     problems.raise_any("what the recipe learns from")
-    return replace(recipe, settings=replace(recipe.settings, stages=stages), provenance=about)
+    return replace(recipe, settings=replace(recipe.settings, stages=stages), provenance=about), files
 
 
-def file_of(stage: Conversations) -> bytes:
+def file_of(stage: Conversations, store: Path | None) -> bytes:
     """The bytes of a stage's file. RecipeError where it cannot be read, or is another than the one that was pinned."""
+    kept = store / stage.sha256 if store is not None and stage.sha256 is not None else None
     try:
-        data = Path(stage.path).expanduser().read_bytes()
+        data = (kept if kept is not None and kept.is_file() else Path(stage.path).expanduser()).read_bytes()
     except OSError as error:
         raise RecipeError("a file of conversations cannot be read", got=f"{stage.path}: {error.strerror}",
                           fix="correct the stage's path") from error

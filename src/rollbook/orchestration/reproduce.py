@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rollbook.ledger import Ledger, environment_manifest, merge
-from rollbook.ledger.bundle import CURATED, Bundle, label, opened, story
+from rollbook.ledger.bundle import COLLECTED, CURATED, Bundle, label, opened, story
 from rollbook.ledger.sameness import Unlike, unlike
 from rollbook.models.runtime import prepare
 from rollbook.orchestration.run import run_recipe
@@ -68,7 +68,7 @@ def reproduce(bundle: Path, out: Path, progress: Progress) -> Reproduction:
                 progress.note(f"not as it was: {one}")
         curated = given.root / CURATED
         kept = read_curated(curated, given.recipe.settings.tasks.curated_hash) if curated.is_dir() else None
-        run_recipe(given.recipe, out, progress, kept=kept)
+        run_recipe(given.recipe, out, progress, kept=kept, store=given.root / COLLECTED)
         return compared(given, out, differ)
 
 

@@ -60,11 +60,12 @@ ACQUIRED_AT = "2026-11-29"      # the day the generators' version was pinned; pa
 
 
 def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: str | None = None,
-               reuse: Reuse | None = None, kept: Stored | None = None) -> int:
+               reuse: Reuse | None = None, kept: Stored | None = None, store: Path | None = None) -> int:
     """Runs all stages (or those up to `until`) into a new folder; returns the exit code.
 
-    `kept` is the curated set of a recipe whose folder need not be here. Stages that an earlier run made of the same inputs are
-    taken over from it where `reuse` names one. Everything that can be refused is refused before the folder is made.
+    `kept` is the curated set of a recipe whose folder need not be here, `store` a folder with its other files by hash. Stages
+    that an earlier run made of the same inputs are taken over from it where `reuse` names one. Everything that can be refused is
+    refused before the folder is made.
     """
     recipe = _without_home(recipe) if kept is not None else pinned(_without_home(recipe))
     if until is not None and until not in recipe.settings.stages:
@@ -75,7 +76,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     progress.note("loading the model")
     policy = _loaded(recipe.settings, progress)
     check_pruned(recipe.settings, policy.decoder.architecture.layers, policy.decoder.architecture.intermediate)
-    recipe = checked(recipe, policy.tokenizer, progress)
+    recipe, files = checked(recipe, policy.tokenizer, progress, store)
     acquired, sides = _tasks(recipe.settings, kept)
     for why, count in acquired.rejected.items() if acquired.curated is not None else ():
         progress.note(f"left out of the curated set: {count} {why}")
@@ -89,6 +90,8 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     kept = taken is not None and bool(taken.stages)
     with (Ledger.create(out, {**manifest, "taken_over": taken.told()} if taken is not None and kept else manifest) as ledger,
           _session(recipe, ledger, (policy, sides), progress, dtype) as session):
+        for data in files:
+            ledger.put(data)
         ledger.append(recipe)
         if taken is None or not kept:
             return _from_start(session, acquired, until)

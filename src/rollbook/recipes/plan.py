@@ -75,13 +75,19 @@ def parameters(settings: Settings) -> int | None:
 
 def _planned(settings: Settings, name: str, stage: Stage) -> Planned:
     attempts, updates, sequences, trained, frozen = _counts(settings, stage)
-    length = settings.tasks.max_tokens
+    length = max([settings.tasks.max_tokens, *(other.max_tokens for other in _read(settings, stage))])
     size = parameters(settings)
     reads = {**inputs(stage), **{f"reward of {model}": model for model in sorted(scored_by(stage, settings.rewards))}}
     return Planned(name=name, kind=type(stage).__name__, reads=reads, attempts=attempts, sampled_tokens=attempts * length,
                    updates=updates, trained_tokens=sequences * length, models=trained + frozen,
                    flop=None if size is None else size * (2.0 * attempts + 6.0 * sequences) * length,
                    bytes=None if size is None else size * (TRAINED_BYTES * trained + FROZEN_BYTES * (frozen + 1)))
+
+
+def _read(settings: Settings, stage: Stage) -> list[Conversations]:
+    """The files of conversations that a stage learns from, whose rows may be longer than an answer."""
+    named = (settings.stages.get(name) for name in getattr(stage, "data", {}))
+    return [one for one in named if isinstance(one, Conversations)]
 
 
 def _counts(settings: Settings, stage: Stage) -> tuple[int, int, int, int, int]:

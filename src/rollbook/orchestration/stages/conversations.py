@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollbook.orchestration.giving import file_of, told
+from rollbook.orchestration.giving import told
 from rollbook.orchestration.session import Session
 from rollbook.records import Collected, digest
 from rollbook.records.recipe import Conversations
@@ -12,9 +12,9 @@ from rollbook.rollouts.given import given
 
 
 def run(session: Session, name: str, stage: Conversations) -> None:
-    """Writes what the file gives, and the file itself."""
+    """Writes what the file gives; its bytes were stored when the run began."""
     policy = session.take(stage.policy)
-    data = file_of(stage)
+    data = session.ledger.get(str(stage.sha256))
     suffix = Path(stage.path).suffix
     made = given(data, suffix, stage, session.policy.tokenizer, digest(data))
     if made.demonstrations:
