@@ -112,6 +112,18 @@ def test_counts_and_names_are_told_before_the_start_and_everything_wrong_is_refu
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(("loss", "by", "refused"), [
+    ("ranked", "score", 0), ("listwise", "score", 1), ("soft_label", "correct", 2)])
+def test_what_a_file_of_pairs_does_not_say_is_not_made_up(tmp_path, loss, by, refused):
+    made = stages(tmp_path)
+    model = r.RewardModel(policy="sft", data={"pairs": 1.0}, loss=loss, head_layers=1, steps=2, batch=2, max_batch_tokens=4096,
+                          optimizer=ADAM)
+    found = problems.Problems()
+    every = made | {"rm": model, "dpo": dataclasses.replace(made["dpo"], by=by)}
+    validate.check(pipeline("model.context=768", **every).settings, found)
+    assert sum(error.what.endswith("asks more than stages.pairs knows") for error in found.found) == refused
+
+
 def test_a_plan_bounds_what_is_learnt_by_the_length_of_conversations(tmp_path):
     made = {one.name: one for one in plan(pipeline("model.context=768", **stages(tmp_path)))}
     assert made["sft"].trained_tokens == 2 * 2 * 640 and made["dpo"].trained_tokens == 2 * 2 * 2 * 640

@@ -161,6 +161,13 @@ def _conversations(stage: Conversations, path: str, settings: Settings, problems
                "nothing asks demonstrations that were kept apart", f"leave out {path}.apart")
     learns = [name for name, other in settings.stages.items() if path.rpartition(".")[2] in getattr(other, "data", {})]
     for name in learns:
+        other = settings.stages[name]
+        wants = "by" if isinstance(other, Preference) and other.by == "correct" else "loss" if isinstance(
+            other, RewardModel) and other.loss in ("listwise", "soft_label") else None
+        if wants is not None:
+            refuse(problems, f"stages.{name}.{wants} = {getattr(other, wants)} asks more than {path} knows",
+                   "chosen and rejected", "a file says which of two answers is better, not which is right nor how sure that is",
+                   f"set stages.{name}.{wants} = {'score' if wants == 'by' else 'ranked'}")
         room: int = getattr(settings.stages[name], "max_batch_tokens", stage.max_tokens)
         if room < stage.max_tokens:
             refuse(problems, f"stages.{name}.max_batch_tokens is too small for a conversation of {path}",
