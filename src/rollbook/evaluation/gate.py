@@ -212,6 +212,12 @@ def _times(decision: GateDecision) -> Iterator[Breach]:
                      remedy="decide with an expiry that is still to come")
 
 
+def _named(held: Mapping[str, EvalReport], ground: Ground) -> str:
+    """The protocols under which a policy was evaluated."""
+    names = {ground.protocols[one.protocol].name for one in held.values() if one.protocol in ground.protocols}
+    return ", ".join(sorted(names)) or "there is none"
+
+
 def _evidence(decision: GateDecision, ground: Ground) -> Iterator[Breach]:
     """Thresholds against the evaluations of this policy, all of them."""
     held = evaluations(decision.policy, decision.weights, ground.reports)
@@ -230,7 +236,8 @@ def _evidence(decision: GateDecision, ground: Ground) -> Iterator[Breach]:
                          remedy="a threshold is an accuracy above 0 and at most 1")
         elif value is None:
             yield Breach(evidence=f"nothing of its policy was scored that its threshold {name} could be compared with",
-                         remedy="name a protocol, PROTOCOL.low or PROTOCOL/FAMILY of an evaluation of this policy")
+                         remedy="name PROTOCOL, PROTOCOL.low or PROTOCOL/FAMILY of an evaluation of this policy; its protocols: "
+                                + _named(held, ground))
         elif value < least - CLOSE:
             yield Breach(evidence=f"its threshold {name} is {least:g}; the evaluations of this policy give {value:.4f}",
                          remedy="refuse the policy, or train it until it meets the threshold")
