@@ -31,7 +31,7 @@ from rollbook.orchestration.session import Progress, Session
 from rollbook.orchestration.sourcing import curated_tasks, kept_set, pinned, record_set
 from rollbook.orchestration.stages import run_stage, steps_of
 from rollbook.orchestration.state import StepState, drop_state, read_state, restore
-from rollbook.orchestration.supported import check_pruned, check_supported, check_weights, check_written
+from rollbook.orchestration.supported import check_curated_families, check_pruned, check_supported, check_weights, check_written
 from rollbook.orchestration.surroundings import environment_tasks, surroundings
 from rollbook.records import (
     Diverged,
@@ -82,6 +82,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
         progress.note(f"left out of the curated set: {count} {why}")
     _check_context(recipe.settings, policy, sides)
     check_written(recipe.settings, sides.train)
+    check_curated_families(recipe.settings, sides)
     check_weights(recipe.settings, sides)
     check_imitated(recipe.settings, (acquired, sides), policy.tokenizer, progress)
     protect(_side(acquired, sides.train), registered(), likeness=LIKENESS)

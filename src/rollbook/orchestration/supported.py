@@ -109,6 +109,17 @@ def _restricted(sampling: SamplingSettings) -> bool:
     return sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0 or sampling.temperature == 0.0
 
 
+def check_curated_families(settings: Settings, sides: Split) -> None:
+    """Refuses a stage whose tasks are a family that no training row of the curated set is of."""
+    there = sorted({task.family for task in sides.train})
+    wanted = {name: family_of(getattr(stage, "tasks", "")) for name, stage in settings.stages.items()}
+    lacking = [(name, family) for name, family in wanted.items() if family is not None and family not in there]
+    if settings.tasks.curated is not None and lacking:
+        name, family = lacking[0]
+        raise RecipeError(f"stages.{name}.tasks names no family of the curated set's training tasks", got=family,
+                          why="there is nothing to solve", fix=f"one of {', '.join(there)}")
+
+
 def check_weights(settings: Settings, sides: Split) -> None:
     """Refuses a curriculum over tasks that a curated set weighs: it draws by its own rule."""
     found = [name for name, stage in settings.stages.items()

@@ -29,9 +29,9 @@ def refuse(problems: Problems, what: str, got: Any, why: str, fix: str) -> None:
 
 
 def check_source(source: str, path: str, settings: Settings, problems: Problems) -> None:
-    """A family whose tasks a stage uses is one of the recipe's."""
+    """A family whose tasks a stage uses is one of the recipe's; those of a curated set are known when it is read."""
     family = graph.family_of(source)
-    if family is not None and family not in settings.tasks.families:
+    if family is not None and settings.tasks.curated is None and family not in settings.tasks.families:
         refuse(problems, f"{path}.tasks names no family of tasks", repr(source), "there is nothing to solve",
                f"nearest names: {nearest(family, list(settings.tasks.families))}")
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from rollbook.recipes.problems import Problems
 
 from rollbook.audit.copied import TABLE, copied_faults, times_shown
 from rollbook.models.tokenizer import byte_tokenizer
-from rollbook.orchestration.supported import check_weights
+from rollbook.orchestration.supported import check_curated_families, check_weights
 from rollbook.recipes import graph_check, load, resolve
 from rollbook.records import Budget, Message, RawTask, RecipeError, Task, content_id
 from rollbook.records.graph import CURATED, inputs, learns_curated
+from rollbook.records.problems import Problems
 from rollbook.rewards.boxed import answers_rightly
 from rollbook.tasks.imitating import imitated
 
@@ -116,3 +116,13 @@ def test_traces_of_a_curated_set_need_one_and_no_stage_takes_their_name():
     graph_check.check({**stages, "rm": replace(stages["rm"], data={CURATED: 1.0}), CURATED: stages["sft"]}, problems)
     said = "\n".join(map(str, problems.found))
     assert "stages.rm.data.curated names a stage of another kind" in said and "stages.curated is a reserved name" in said
+
+
+def test_a_family_of_a_curated_set_is_known_when_the_set_is_read():
+    named = ("tasks.families=null", "tasks.curated=x", "stages.rl.tasks=family:sums")
+    settings = resolve(load("dapo"), "tiny", named).settings
+    check_curated_families(settings, SimpleNamespace(train=(SimpleNamespace(family="sums"),)))
+    with pytest.raises(RecipeError, match=r"stages\.rl\.tasks names no family of the curated set's training tasks, got sums"):
+        check_curated_families(settings, SimpleNamespace(train=(SimpleNamespace(family="products"),)))
+    with pytest.raises(RecipeError, match=r"stages\.rl\.tasks names no family of tasks"):
+        resolve(load("dapo"), "tiny", ("stages.rl.tasks=family:nothing",))
