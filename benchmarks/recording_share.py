@@ -1,6 +1,6 @@
 """What recording takes of a real run's wall time: prints a table by what is recorded, and JSON.
 
-    python benchmarks/recording_share.py [--recipe magistral-small] [--scale lab] [--steps 4] [--set a.b=c ...]
+    python benchmarks/recording_share.py [--recipe magistral-small] [--scale lab] [--steps 4] [--set a.b=c ...] [--out RUN]
 
 The recipe runs as it would by `rollbook run`; the functions that exist for the record alone are timed where they are called, the
 innermost one counts. What scoring, sampling or the optimizer need for themselves is not recording.
@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=None, help="steps of the stage `rl`; default: the recipe's")
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--out", type=Path, help="where the run is kept; default: a folder that is removed afterwards")
     given = parser.parse_args()
     steps = () if given.steps is None else (f"stages.rl.steps={given.steps}",)
     recipe = resolve(load(given.recipe), given.scale, (*given.set, *steps))
@@ -96,7 +97,7 @@ def main() -> None:
     instrument(clock)
     try:
         began = time.perf_counter()
-        run_recipe(recipe, folder / "run", Quiet())
+        run_recipe(recipe, given.out or folder / "run", Quiet())
         wall = time.perf_counter() - began
     finally:
         shutil.rmtree(folder, ignore_errors=True)
