@@ -75,7 +75,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     dtype = prepare(recipe.settings.run)
     progress.note("loading the model")
     policy = _loaded(recipe.settings, progress)
-    check_pruned(recipe.settings, policy.decoder.architecture.layers, policy.decoder.architecture.intermediate)
+    check_pruned(recipe.settings, policy)
     recipe, files = checked(recipe, policy.tokenizer, progress, store)
     acquired, sides = _tasks(recipe.settings, kept)
     for why, count in acquired.rejected.items() if acquired.curated is not None else ():

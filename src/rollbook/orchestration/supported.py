@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rollbook.experience.token_credit import per_token
+from rollbook.models.load import Policy
 from rollbook.objectives import all_reads
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.settings import from_settings
@@ -13,7 +14,7 @@ from rollbook.orchestration.judges import check_rewards
 from rollbook.records import RecipeError, Task
 from rollbook.records.graph import family_of, pruned_beyond
 from rollbook.records.problems import Problems
-from rollbook.records.recipe import Embedded, Fsdp2, PolicyGradient, SamplingSettings, Settings, Sft
+from rollbook.records.recipe import Embedded, Fsdp2, PolicyGradient, Prune, SamplingSettings, Settings, Sft
 from rollbook.tasks import Split, TaskError, applicable
 
 
@@ -131,10 +132,18 @@ def check_weights(settings: Settings, sides: Split) -> None:
                           fix=f"curate again without UpsampleHard, or --set stages.{found[0]}.curriculum=null")
 
 
-def check_pruned(settings: Settings, layers: int, intermediate: int) -> None:
+def check_pruned(settings: Settings, policy: Policy) -> None:
     """Refuses stages that would keep layers or neurons which the model, now that it is loaded, does not have."""
     problems = Problems()
-    for error in pruned_beyond(settings.stages, (layers, intermediate)):
+    if policy.slow is not None:
+        for name, stage in settings.stages.items():
+            if isinstance(stage, Prune):
+                problems.add(RecipeError(f"stages.{name} prunes a model that transformers computes", got=policy.slow,
+                                         why="only layers of the fast path are known here", fix="use a model of the fast path"))
+        problems.raise_any("the recipe")
+        return
+    a = policy.decoder.architecture
+    for error in pruned_beyond(settings.stages, (a.layers, a.intermediate)):
         problems.add(error)
     problems.raise_any("the recipe")
 
