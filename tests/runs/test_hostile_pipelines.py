@@ -90,8 +90,8 @@ def test_layers_and_neurons_that_a_policy_does_not_have_are_refused_with_everyth
         assert re.search(what, told), (what, told)
     assert not graph.pruned_beyond({"narrow": narrow, "same": r.Prune(policy="narrow", layers=(0,), intermediate=32)}, (1, 64))
     with pytest.raises(RecipeError, match=r"cut\.layers"):         # of a model whose shape is known once it is loaded
-        shape = SimpleNamespace(layers=1, intermediate=64)
-        supported.check_pruned(pipeline(cut=cut).settings, SimpleNamespace(slow=None, decoder=SimpleNamespace(architecture=shape)))
+        decoder = SimpleNamespace(architecture=SimpleNamespace(layers=1, intermediate=64))
+        supported.check_pruned(pipeline(cut=cut).settings, SimpleNamespace(slow=None, decoder=decoder))
 
 
 def test_what_this_runtime_does_not_do_is_refused_all_at_once():
