@@ -16,7 +16,7 @@ from rollbook.models.weights import published_hash, weight_hash
 from rollbook.records import Acknowledgement, Diverged, LedgerError, PolicyVersion, Probe
 from rollbook.rollouts.engines.kinds import Engine
 
-PROBE_TOKENS = 4      # of a real prompt: in bf16 a probe of tokens that nobody would write shows rounding and little else
+PROBE_TOKENS = 8      # of a real prompt: a probe of tokens that nobody would write, or of a few that all are sure of, shows rounding alone
 
 
 class DecoderSink(Protocol):
