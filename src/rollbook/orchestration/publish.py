@@ -16,7 +16,7 @@ from rollbook.models.weights import published_hash, weight_hash
 from rollbook.records import Acknowledgement, Diverged, LedgerError, PolicyVersion, Probe
 from rollbook.rollouts.engines.kinds import Engine
 
-PROBE_TOKENS = 8      # of a real prompt: a probe of tokens that nobody would write, or of a few that all are sure of, shows rounding alone
+PROBE_TOKENS = 8      # of a real prompt: tokens that nobody would write, and a few that all are sure of, show rounding alone
 
 
 class DecoderSink(Protocol):
