@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import os
+import re
 import sys
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from rollbook.records import ModelError
 from rollbook.records.recipe import RunSettings
 
+DEVICE = re.compile(r"cpu|cuda(:(0|[1-9][0-9]*))?")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST = 32 << 20       # glibc accepts no more: larger blocks are mapped and given back
 
@@ -42,19 +44,25 @@ def prepare(settings: RunSettings) -> torch.dtype:
 
 def device_of(name: str) -> torch.device:
     """The device of a setting's name, `cpu`, `cuda` or `cuda:N`; refuses one that this process does not have."""
-    device = torch.device(name)
-    if device.type == "mps":
+    if name == "mps":
         raise ModelError("sampling draws in fp64, which mps does not have", got=name, fix="--set run.device=cpu")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    if DEVICE.fullmatch(name) is None:
+        raise ModelError("no device has this name", got=repr(name), fix="one of cpu, cuda, cuda:N")
+    if name != "cpu" and _index(name) >= torch.cuda.device_count():
         raise ModelError("this process sees no such accelerator", got=f"{name}, of {torch.cuda.device_count()}",
                          why="there is none, its driver is missing, or torch was built without CUDA", fix="--set run.device=cpu")
-    return device
+    return torch.device(name)
 
 
 def nearest(name: str) -> torch.device:
     """The device of a setting's name where this process has it, the processor where it has not."""
-    device = torch.device(name)
-    return device if device.type == "cuda" and (device.index or 0) < torch.cuda.device_count() else torch.device("cpu")
+    here = DEVICE.fullmatch(name) is not None and name != "cpu" and _index(name) < torch.cuda.device_count()
+    return torch.device(name if here else "cpu")
+
+
+def _index(name: str) -> int:
+    """N of `cuda:N`; torch itself keeps eight bits of it."""
+    return int(name.partition(":")[2] or 0)
 
 
 def named(device: torch.device) -> dict[str, str]:
