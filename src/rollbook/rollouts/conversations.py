@@ -82,9 +82,9 @@ def _documents(data: bytes, suffix: str) -> list[Any]:
             return [_without_nulls(row) for row in pq.read_table(io.BytesIO(data)).to_pylist()]
         text = data.decode("utf-8")
         if suffix == ".jsonl":
-            return [json.loads(line, object_pairs_hook=_unique) for line in text.splitlines() if line.strip()]
+            return [json.loads(line, object_pairs_hook=_unique) for line in text.split("\n") if line.strip()]
         rows = json.loads(text, object_pairs_hook=_unique)
-    except (OSError, ValueError) as error:          # pyarrow's errors are of these two kinds
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError, MemoryError) as error:      # pyarrow's, and too deep nesting
         raise Unreadable(str(error)[:200]) from error
     if suffix not in SUFFIXES or not isinstance(rows, list):
         raise Unreadable(f"a file is one of {', '.join(SUFFIXES)} and a list of rows")
@@ -151,7 +151,7 @@ def _turns(value: Any, role: Role) -> tuple[Turn, ...]:
 
 
 def _turn(message: Any) -> Turn:
-    role = ROLES.get(message.get("role", "")) if isinstance(message, dict) else None
+    role = ROLES.get(str(message.get("role", ""))) if isinstance(message, dict) else None
     if role is None:
         raise Unreadable(f"a message has a role of {', '.join(ROLES)}, got {message!r}"[:160])
     if strange := sorted(set(message) - {"role", "content", "tool_calls", "tool_call_id", "name"}):
@@ -167,11 +167,16 @@ def _turn(message: Any) -> Turn:
 
 
 def _calls(value: Any) -> Iterator[ToolCall]:
+    if not isinstance(value, list | None):
+        raise Unreadable(f"tool_calls are a list, got {type(value).__name__}")
     for place, call in enumerate(value or ()):
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise Unreadable(f"a tool call has a name, got {call!r}"[:160])
-        arguments = _json(function.get("arguments") or {}, "the arguments of a call")
+        if strange := sorted(map(str, set(function) - {"name", "arguments", "id", "type", "index"})):
+            raise Unreadable(f"unknown key {strange[0]} of a call")
+        given = function.get("arguments")
+        arguments = {} if given is None or given == "" else _json(given, "the arguments of a call")
         if not isinstance(arguments, dict):
             raise Unreadable(f"the arguments of {function['name']} are no object: {arguments!r}"[:160])
         yield ToolCall(id=str(call.get("id", f"call_{place}")), name=function["name"], arguments=arguments)
@@ -187,6 +192,8 @@ def _tools(value: Any) -> Iterator[ToolSchema]:
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise Unreadable(f"a tool is a function with a name, got {one!r}"[:160])
         parameters = _json(function.get("parameters") or {"type": "object", "properties": {}}, "the parameters of a tool")
+        if not isinstance(parameters, dict):
+            raise Unreadable(f"the parameters of {function['name']} are no object: {parameters!r}"[:160])
         yield ToolSchema(name=function["name"], description=function.get("description") or "", parameters=parameters)
 
 
@@ -195,7 +202,7 @@ def _json(value: Any, what: str) -> Any:
         return value
     try:
         return json.loads(value, object_pairs_hook=_unique)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unreadable(f"{what} cannot be read: {error}"[:160]) from None
 
 
