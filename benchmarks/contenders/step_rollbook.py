@@ -18,7 +18,7 @@ from rollbook.models.load import read_policy
 from rollbook.models.runtime import keep_memory
 from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.publish import Publisher
-from rollbook.orchestration.step import PolicyRun, StepSettings, step
+from rollbook.orchestration.step import PolicyRun, StepSettings, Waves, step
 from rollbook.records import Budget, Component, Message, RewardVector, Scored, Task, VerifierStamp
 from rollbook.records.recipe import OptimizerSettings, SamplingSettings
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
@@ -89,7 +89,7 @@ def run(folder: Path) -> Any:
 
 folder = Path(tempfile.mkdtemp())
 version, made = run(folder)
-source = cycle(made.tasks.values())
+source = Waves(tasks=cycle(made.tasks.values()))
 
 
 def round_(number: int) -> dict[str, Any]:
