@@ -108,22 +108,28 @@ def _told(made: Any) -> str:
               help="Whose answers; a URL is an endpoint that speaks chat completions, e.g. http://127.0.0.1:8000/v1.")
 @click.option("--out", type=FILE, help="Folder of the evaluation, continued if it is there. Default: evals/PROTOCOL-POLICY.")
 @click.option("--dtype", default="auto", show_default=True, help="Precision of the computation: auto, float32, bfloat16.")
+@click.option("--answers", type=FILE, metavar="FOLDER",
+              help="Judge the answers of this finished evaluation of the policy instead of asking again; only judge, reward and "
+                   "aggregation may differ.")
 @click.option("--model", default="", help="An endpoint's model. Default: the only one that it lists.")
 @click.option("--key-variable", metavar="NAME", help="Environment variable with an endpoint's key. Default: no key is sent.")
 @click.option("--workers", default=8, show_default=True, type=click.IntRange(1, 256), help="Calls to an endpoint at a time.")
 @click.option("--seconds", default=120.0, show_default=True, type=click.FloatRange(0.1), help="Longest silence of an endpoint.")
-def evaluate(file: Path, policy: str, out: Path | None, dtype: str, **of_endpoint: Any) -> None:
+def evaluate(file: Path, policy: str, out: Path | None, dtype: str, answers: Path | None, **of_endpoint: Any) -> None:
     """Evaluate a policy under a frozen PROTOCOL. Interrupted, the same command goes on where it stopped."""
+    from rollbook.cli_output import check_existing_run
     from rollbook.cli_progress import live_progress
     from rollbook.evaluation.protocols import load
     from rollbook.orchestration.evaluating import evaluate_into
 
+    if answers is not None:
+        check_existing_run(answers)
     bundle = load(file)
     chosen = _subject(bundle, policy, of_endpoint)
     folder = out or Path("evals") / f"{bundle.protocol.name}-{_file_name(chosen.name)}"
     try:
         with live_progress() as progress:
-            result = evaluate_into(folder, bundle, chosen, progress, dtype=dtype)
+            result = evaluate_into(folder, bundle, chosen, progress, dtype=dtype, answers=answers)
     except (KeyboardInterrupt, Stopped):
         raise Stopped("stopped", why="every finished part is kept" if os.path.lexists(folder) else "nothing was written",
                       fix="go on with the same command") from None

@@ -48,7 +48,7 @@ class Tally:
     def add(self, trace: Trace, verdict: Verdict | None) -> None:
         """One attempt at one of the tasks."""
         self.attempts[trace.task].append(attempt(trace, verdict, self.protocol.aggregation.selector))
-        self.tokens, self.read = self.tokens + trace.action_count, self.read + trace.prompt_count
+        self.tokens, self.read = self.tokens + trace.sampled_count, self.read + trace.read_count
 
     def result(self, origin: Origin) -> EvaluationResult:
         """The result; refuses where nothing was scored. Whether the attempts are all that the protocol asks for is not said."""

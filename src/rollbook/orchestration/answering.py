@@ -29,7 +29,9 @@ from rollbook.records import (
     Trace,
 )
 from rollbook.records.graph import START
+from rollbook.records.recipe import EnvironmentSettings
 from rollbook.rollouts.endpoint import UNSEEN, Endpoint, EndpointRollouts
+from rollbook.rollouts.endpoint_episodes import EndpointEpisodes, Place
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 from rollbook.rollouts.solve import Rollouts
 
@@ -129,19 +131,18 @@ class Remote:
     def __init__(self, endpoint: Endpoint, bundle: Bundle):
         protocol = bundle.protocol
         if protocol.world is not None:
-            raise ProtocolRefused("an endpoint cannot play the episodes of this protocol", got=protocol.world.name,
-                                  why="a turn goes on from the very tokens of the turns before, which an endpoint does not show",
-                                  fix="evaluate the weights themselves: RUN, RUN:STAGE or a model folder")
+            check_asked(protocol.world)
         if protocol.aggregation.selector == "logp":
             raise ProtocolRefused("an endpoint's answers cannot be ranked by their log-probs", got=str(protocol.aggregation),
                                   why="it does not show them at the temperature it sampled at",
                                   fix="freeze the protocol with another aggregation or selector")
-        self.endpoint = endpoint
+        self.endpoint, self.world = endpoint, protocol.world
         self.rollouts = EndpointRollouts(endpoint, protocol.sampling, seed=protocol.seed, max_tokens=protocol.max_tokens)
 
     def facts(self) -> Mapping[str, Any]:
+        calls = {"tool_calls": UNSEEN} if self.world is not None and not self.world.no_tools else {}
         return {"model": self.endpoint.model, "endpoint": self.endpoint.url, "tokenizer": UNSEEN, "template": UNSEEN,
-                "dtype": UNSEEN, "engine": UNSEEN, "threads": torch.get_num_threads()}
+                "dtype": UNSEEN, "engine": UNSEEN, "threads": torch.get_num_threads(), **calls}
 
     def first(self, ledger: Ledger) -> None:
         ledger.append(HostRun(host="endpoint", version=self.endpoint.model, adapter="rollbook.endpoint/1", unseen=HIDDEN,
@@ -151,7 +152,10 @@ class Remote:
         """Nothing: it is there or every call says that it is not."""
 
     def asks(self, protocol: EvaluationProtocol, around: Surroundings | None) -> Asks:
-        return self.rollouts
+        if around is None:
+            return self.rollouts
+        return EndpointEpisodes(self.rollouts, Place(spec=around.spec, definition=around.definition, services=around.services,
+                                                     rules=around.rules, context=protocol.context or 0))
 
     def ended(self, ledger: Ledger, protocol: EvaluationProtocol) -> tuple[StageEnd, ...]:
         return ()
@@ -160,8 +164,25 @@ class Remote:
         """How it named itself, and what of it is not shown."""
         named = sorted({f"{model}, fingerprint {fingerprint}" for model, fingerprint in self.rollouts.heard})
         changed = ["it named itself in several ways: it may have been several policies"] if len(named) > 1 else []
+        tools = ["tools went to it as chat completions know them: how its template writes them and its calls is not shown"]
         return (*(f"the endpoint answered as {name}" for name in named), *changed,
+                *(tools if "tool_calls" in self.facts() else ()),
                 "not shown by it: tokens, log-probs, weights, template, precision; counts of tokens are its own")
+
+
+def check_asked(world: EnvironmentSettings) -> None:
+    """Refuses episodes whose harness an endpoint cannot be held to."""
+    whole = "world.compaction=none --set world.compact_at=0"
+    asked = [(world.compaction != "none", f"world.compaction={world.compaction}", whole,
+              "how long a context grows is known to it alone until it was asked"),
+             (world.subagents > 0, f"world.subagents={world.subagents}", "world.subagents=0",
+              "a delegated task would be one more conversation, which is not built"),
+             (not world.announce and not world.no_tools, "world.announce=false", "world.announce=true",
+              "it is handed the tools, and its own template describes them")]
+    for found, got, other, why in asked:
+        if found:
+            raise ProtocolRefused("an endpoint cannot be asked for the episodes of this protocol", got=got, why=why,
+                                  fix=f"evaluate the weights themselves, or `rollbook protocol vary FILE OUT --set {other}`")
 
 
 def check_fits(bundle: Bundle, policy: Policy) -> None:

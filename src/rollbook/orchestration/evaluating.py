@@ -22,6 +22,7 @@ from rollbook.models.runtime import prepare
 from rollbook.orchestration.answering import Answerer, Asks, Embedded, Remote
 from rollbook.orchestration.apart import compared, in_words
 from rollbook.orchestration.environment_proof import prove_environment
+from rollbook.orchestration.given_answers import GivenAnswers
 from rollbook.orchestration.judges import Judging, default_judging, measured_by
 from rollbook.orchestration.proof import prove
 from rollbook.orchestration.session import Progress
@@ -164,13 +165,20 @@ class Running:
     around: Surroundings | None
 
 
-def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progress, *, dtype: str) -> EvaluationResult:
-    """Evaluates into a new folder, or goes on with the one that is there; the result is the same either way."""
+def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progress, *, dtype: str,
+                  answers: Path | None = None) -> EvaluationResult:
+    """Evaluates into a new folder, or goes on with the one that is there; the result is the same either way.
+
+    `answers` is the folder of a finished evaluation whose answers are judged instead of asking again.
+    """
     check_name(bundle.protocol.name)
     compute = prepare(RunSettings(seed=bundle.protocol.seed, device="cpu", threads=0, dtype=_dtype(dtype)))
     answerer: Answerer = (Remote(subject.policy, bundle) if isinstance(subject.policy, Endpoint)
                           else Embedded(subject.policy, bundle, compute, subject.weights))
     manifest, protocol = _manifest(bundle, subject, answerer), bundle.protocol
+    given = None if answers is None else GivenAnswers(answers, bundle, manifest)
+    if given is not None:
+        manifest["answers"] = given.source
     if (out / "manifest.json").is_file():
         if (done := _done(out, manifest)) is not None:
             progress.note("the evaluation is complete; nothing to do")
@@ -181,8 +189,9 @@ def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progres
           _judging(protocol.reward, protocol.judges or {}, around) as used):
         check_same_judge(protocol, used.judge.digest)
         with _opened(out, manifest) as ledger:
+            asks = answerer.asks(protocol, around)
             running = Running(bundle=bundle, subject=subject, ledger=ledger, used=used, around=around, answerer=answerer,
-                              asks=answerer.asks(protocol, around))
+                              asks=asks if given is None else given.behind(asks))
             _begin(running)
             return _finish(running, _all_parts(running, progress), progress)
 
@@ -228,7 +237,7 @@ def _opened(out: Path, manifest: Mapping[str, Any]) -> Ledger:
     if not (out / "manifest.json").is_file():
         return Ledger.create(out, manifest)
     ledger = Ledger.open(out)
-    apart = [name for name in ("evaluation", "bundle", "policy", "dtype", "engine", "endpoint", "code", "packages")
+    apart = [name for name in ("evaluation", "bundle", "policy", "dtype", "engine", "endpoint", "code", "packages", "answers")
              if canonical(ledger.manifest.get(name)) != canonical(manifest.get(name))]
     if apart:
         ledger.close()
@@ -310,6 +319,7 @@ def _finish(running: Running, seconds: float, progress: Progress) -> EvaluationR
     result = replace(made, observed={"seconds": whole})
     ledger.append_many([result, *running.answerer.ended(ledger, protocol),
                         RunEnd(status="completed", detail="", observed={"wall_s": whole})])
-    for note in (*running.answerer.notes(), in_words(ledger.manifest)):
+    taken = ["the answers are another evaluation's, judged again: nothing was sampled"] if "answers" in ledger.manifest else []
+    for note in (*(taken or running.answerer.notes()), in_words(ledger.manifest)):
         progress.note(note)
     return result

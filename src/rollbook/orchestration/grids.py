@@ -22,6 +22,7 @@ from rollbook.ledger import environment_manifest
 from rollbook.orchestration.answering import Remote, check_fits
 from rollbook.orchestration.apart import compared
 from rollbook.orchestration.evaluating import evaluate_into
+from rollbook.orchestration.given_answers import same_answers
 from rollbook.orchestration.session import Progress
 from rollbook.orchestration.subjects import Subject
 from rollbook.orchestration.varying import vary
@@ -240,7 +241,8 @@ def check_possible(planned: Planned) -> None:
 
 
 def run(planned: Planned, out: Path, resolve: Resolve, progress: Progress, *, dtype: str) -> None:
-    """Evaluates every cell into OUT/cells, a policy at a time; what is finished is not asked again."""
+    """Evaluates every cell into OUT/cells, a policy at a time; what is finished is not asked again. Where only the judge or
+    the aggregation is another, the answers of an earlier cell are judged again."""
     check_possible(planned)
     _open(planned, out)
     cells = planned.grid.combinations()
@@ -249,10 +251,16 @@ def run(planned: Planned, out: Path, resolve: Resolve, progress: Progress, *, dt
         if not mine:
             continue
         subject = resolve(told, planned.base)
-        for levels in mine:
-            others = said({name: level for name, level in levels.items() if name != POLICY})
+        for place, levels in enumerate(mine):
             progress.note(f"cell {cells.index(levels) + 1} of {len(cells)}: {said(levels)}")
-            evaluate_into(out / CELLS / cell_name(levels), planned.bundles[others], subject, progress, dtype=dtype)
+            asked = next((one for one in mine[:place] if same_answers(_bundle(planned, one).protocol,
+                                                                      _bundle(planned, levels).protocol)), None)
+            evaluate_into(out / CELLS / cell_name(levels), _bundle(planned, levels), subject, progress, dtype=dtype,
+                          answers=None if asked is None else out / CELLS / cell_name(asked))
+
+
+def _bundle(planned: Planned, levels: Levels) -> Bundle:
+    return planned.bundles[said({name: level for name, level in levels.items() if name != POLICY})]
 
 
 def _open(planned: Planned, out: Path) -> None:

@@ -19,12 +19,14 @@ PACKAGES = ("torch", "transformers", "sympy", "math-verify")     # whose version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """A finished evaluation folder; `tasks` gives the task's id of each problem."""
+    """A finished evaluation folder; `tasks` gives the task's id of each problem, `answers` the genesis hash of the evaluation in
+    which its answers were sampled."""
 
     folder: Path
     setting: Setting
     side: Side
     tasks: Mapping[str, str]
+    answers: str
 
     @property
     def name(self) -> str:
@@ -51,7 +53,8 @@ def evaluation(folder: Path) -> Evaluation:
                       circumstances=around, recipe=ledger.manifest.get("recipe_values"),
                       unseen=frozenset(name for name, value in around.items() if value == UNSEEN))
     return Evaluation(folder=folder, setting=setting, side=_side(ledger, result, tasks, key),
-                      tasks={problem: str(name) for name, problem in key.items()})
+                      tasks={problem: str(name) for name, problem in key.items()},
+                      answers=str(ledger.manifest.get("answers", ledger.genesis)))
 
 
 def _side(ledger: Ledger, result: EvaluationResult, tasks: Mapping[Any, Task], key: Mapping[Any, str]) -> Side:
@@ -60,7 +63,7 @@ def _side(ledger: Ledger, result: EvaluationResult, tasks: Mapping[Any, Task], k
     for trace, verdict, _ in ledger.read_traces():
         name = key[trace.task]
         value = verdict.vector.accuracy if isinstance(verdict, Scored) else None
-        attempts.setdefault(name, []).append(Answered(accuracy=value, tokens=trace.action_count))
+        attempts.setdefault(name, []).append(Answered(accuracy=value, tokens=trace.sampled_count))
         prompts[name] = trace.prompt_count
     spent = ledger.manifest.get("training")
     return Side(result=result, values={key[task]: value for task, value in result.outcomes.items()}, attempts=attempts,
@@ -73,6 +76,7 @@ def _circumstances(manifest: Mapping[str, Any]) -> dict[str, str]:
     packages = manifest.get("packages") or {}
     held = {"code": str((manifest.get("code") or {}).get("source")), "precision": str(manifest.get("dtype")),
             "engine": str(manifest.get("engine")), "tokenizer": str(manifest.get("tokenizer"))}
+    held |= {"tool_calls": str(manifest["tool_calls"])} if "tool_calls" in manifest else {}
     return held | {f"package.{name}": str(packages.get(name)) for name in PACKAGES}
 
 
@@ -87,8 +91,9 @@ def comparison(before: Evaluation, after: Evaluation, *, policy_as_one: bool) ->
     changed = the_one_difference(before.setting, after.setting, policy_as_one=policy_as_one)
     made = compared(before.side, after.side, changed)
     unseen = sorted(before.setting.unseen | after.setting.unseen)
-    note = f"an endpoint does not show its {', '.join(unseen)}: they are a part of what is called the policy"
-    return replace(made, notes=(*made.notes, note)) if unseen else made
+    more = [f"an endpoint does not show its {', '.join(unseen)}: they are a part of what is called the policy"] if unseen else []
+    more += ["both judge the very same answers"] if before.answers == after.answers else []
+    return replace(made, notes=(*made.notes, *more))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -266,6 +266,16 @@ class Trace:
         return sum(segment.count for segment in self.policy_segments)
 
     @property
+    def sampled_count(self) -> int:
+        """Tokens that the policy sampled in all contexts of the attempt, its subagents' as well."""
+        return self.action_count + sum(one.count for part in self.parts for one in part.segments if one.owner == "policy")
+
+    @property
+    def read_count(self) -> int:
+        """Tokens of the prompts that its contexts began with, shown or not."""
+        return self.prompt_count + sum(part.segments[0].count for part in self.parts)
+
+    @property
     def token_ids(self) -> tuple[int, ...]:
         return tuple(token for segment in self.segments for token in segment.token_ids)
 

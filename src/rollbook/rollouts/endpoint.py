@@ -1,4 +1,4 @@
-"""An endpoint that answers in text: OpenAI's chat completions, asked single turns. What it does not show is not made up.
+"""An endpoint that answers in text: OpenAI's chat completions. What it does not show is not made up.
 
 Such an endpoint says what it answered, how it ended and how many tokens it read and sampled: not which tokens, not their
 log-probs, not which weights sampled them or under which template. Those stay hidden in the record.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from rollbook.records import (
@@ -19,6 +19,7 @@ from rollbook.records import (
     AttemptId,
     Dispatch,
     FaultCode,
+    Message,
     ModelError,
     NotExposed,
     SamplingEnvelope,
@@ -41,6 +42,7 @@ TRANSIENT = (408, 409, 425, 429, 500, 502, 503, 504)
 ENDS: Mapping[str, StopReason] = {"stop": "end_of_turn", "length": "length"}
 SEEDS = 2**31                       # servers hold seeds in 32 bits
 THINKING = ("reasoning_content", "reasoning")
+Answer = TypeVar("Answer", bound="Said")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """An answer in text, with the numbers that came with it. `put_together`: reasoning and answer came apart."""
+    """An answer in text, with the numbers that came with it. `put_together`: reasoning and answer came apart; `content` is the
+    answer without it, as it is sent back."""
 
     text: str
     ended: StopReason
@@ -81,6 +84,7 @@ class Said:
     model: str
     fingerprint: str
     put_together: bool
+    content: str
 
 
 def models_of(wire: Wire, seconds: float) -> tuple[str, ...]:
@@ -141,29 +145,52 @@ class EndpointRollouts:
         key, began = f"{group}/{sample}", time.monotonic()
         failed = Trace(attempt=AttemptId(key), task=task.id, group=group, envelope=envelope,
                        segments=(Segment(owner="user", token_ids=()),), stop_reason="failed", text="")
+        said, tries = self.call(self.body(key, [message_of(message) for message in task.prompt], self.max_tokens), read)
+        told = {"latency_s": time.monotonic() - began} | noted(said, tries)
+        if isinstance(said, Unanswered):
+            return replace(failed, observed=told), said
+        return replace(failed, stop_reason=said.ended, text=said.text, observed=told, segments=counted(said)), None
+
+    def call(self, body: Mapping[str, Any], understood: Callable[[Any], Answer]) -> tuple[Answer | Unanswered, int]:
+        """What is answered, or why nothing is, and how often it was asked: what passes is asked again. Blocks."""
         tries = 0
         while True:
             tries += 1
             try:
-                said = read(self._wire.post("/chat/completions", self._asked(task, key), seconds=self.endpoint.seconds))
-                break
+                document = self._wire.post("/chat/completions", body, seconds=self.endpoint.seconds)
+                said = understood(document)
+                if said.sampled > body["max_tokens"]:
+                    raise Unanswered("malformed", f"{said.sampled} tokens were sampled, {body['max_tokens']} were asked for")
+                self.heard.add((said.model, said.fingerprint))
+                return said, tries
             except Unanswered as error:
                 if tries > len(AGAIN_S) or not passing(error):
-                    told = {"latency_s": time.monotonic() - began, f"{FAULT_NOTE}{error.code}": 1.0, "tries": float(tries)}
-                    return replace(failed, observed=told), error
+                    return error, tries
                 time.sleep(AGAIN_S[tries - 1])
-        self.heard.add((said.model, said.fingerprint))
-        told = {"latency_s": time.monotonic() - began} | ({"tries": float(tries)} if tries > 1 else {}) | (
-            {"put_together": 1.0} if said.put_together else {})
-        own = (Segment(owner="policy", token_ids=(), logps=NotExposed(), hidden=said.sampled),) if said.sampled else ()
-        return replace(failed, stop_reason=said.ended, text=said.text, observed=told,
-                       segments=(Segment(owner="user", token_ids=(), hidden=said.read), *own)), None
 
-    def _asked(self, task: Task, key: str) -> dict[str, Any]:
+    def body(self, key: str, messages: Sequence[Mapping[str, Any]], max_tokens: int) -> dict[str, Any]:
+        """A call under this name: it decides the seed."""
         s = self.sampling
-        return {"model": self.endpoint.model, "temperature": s.temperature, "top_p": s.top_p, "max_tokens": self.max_tokens,
-                "seed": int(digest(f"{self.seed}\0{key}".encode())[:12], 16) % SEEDS,
-                "messages": [{"role": message.role, "content": message.content} for message in task.prompt]}
+        return {"model": self.endpoint.model, "temperature": s.temperature, "top_p": s.top_p, "max_tokens": max_tokens,
+                "seed": int(digest(f"{self.seed}\0{key}".encode())[:12], 16) % SEEDS, "messages": list(messages)}
+
+
+def message_of(message: Message) -> dict[str, Any]:
+    """A message as chat completions take it."""
+    return {"role": message.role, "content": message.content}
+
+
+def counted(said: Said) -> tuple[Segment, ...]:
+    """What was read and what was sampled, of which nothing but the numbers is known."""
+    own = (Segment(owner="policy", token_ids=(), logps=NotExposed(), hidden=said.sampled),) if said.sampled else ()
+    return (Segment(owner="user", token_ids=(), hidden=said.read), *own)
+
+
+def noted(said: Said | Unanswered, tries: int) -> dict[str, float]:
+    """How a call went, for `observed`."""
+    if isinstance(said, Unanswered):
+        return {f"{FAULT_NOTE}{said.code}": 1.0, "tries": float(tries)}
+    return ({"tries": float(tries)} if tries > 1 else {}) | ({"put_together": 1.0} if said.put_together else {})
 
 
 def passing(error: Unanswered) -> bool:
@@ -173,21 +200,26 @@ def passing(error: Unanswered) -> bool:
 
 def read(document: Any) -> Said:
     """The answer in a reply; Unanswered with what is wrong with one that holds none."""
+    return read_choice(document, ENDS)
+
+
+def read_choice(document: Any, ends: Mapping[str, StopReason]) -> Said:
+    """The same, where an answer may end in these ways."""
     try:
         choice, usage = document["choices"][0], document["usage"]
         message, finish = choice["message"], choice["finish_reason"]
         text, thought = _text(message.get("content") or message.get("refusal")), _thought(message)
         numbers = [usage["prompt_tokens"], usage["completion_tokens"]]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise _malformed(f"it lacks {error}", document) from error
+        raise malformed(f"it lacks {error}", document) from error
     if not all(type(one) is int and 0 <= one < 2**31 for one in numbers):
-        raise _malformed(f"it counts {numbers[0]!r} and {numbers[1]!r} tokens", document)
-    if finish not in ENDS:
+        raise malformed(f"it counts {numbers[0]!r} and {numbers[1]!r} tokens", document)
+    if not isinstance(finish, str) or finish not in ends:
         code: FaultCode = "refused" if finish == "content_filter" else "malformed"
         raise Unanswered(code, f"the answer ended as {finish!r}")
-    return Said(text=_readable(_joined(thought, text)), ended=ENDS[finish], read=numbers[0], sampled=numbers[1],
+    return Said(text=readable(_joined(thought, text)), ended=ends[finish], read=numbers[0], sampled=numbers[1],
                 model=_name(document.get("model")), fingerprint=_name(document.get("system_fingerprint")),
-                put_together=bool(thought))
+                put_together=bool(thought), content=readable(text))
 
 
 def _name(value: Any) -> str:
@@ -195,7 +227,8 @@ def _name(value: Any) -> str:
     return "".join(letter for letter in str(value or "") if letter.isprintable())[:200] or UNSEEN
 
 
-def _malformed(what: str, document: Any) -> Unanswered:
+def malformed(what: str, document: Any) -> Unanswered:
+    """A reply that cannot be read."""
     return Unanswered("malformed", f"the reply cannot be read: {what[:120]}, in {str(document)[:120]}")
 
 
@@ -220,6 +253,6 @@ def _joined(thought: str, text: str) -> str:
     return f"{held}\n{text}"
 
 
-def _readable(text: str) -> str:
+def readable(text: str) -> str:
     """Half characters, which JSON can write and no file can hold, as the sign for what is no character."""
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")

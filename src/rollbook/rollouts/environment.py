@@ -73,7 +73,7 @@ class EnvironmentRollouts(Rollouts):
         size = self.rules.concurrency
         parts = [named[at:at + size] for at in range(0, len(named), size)]
         traces = [trace for part in parts for trace in asyncio.run(self._together(part, content_id(envelope)))]
-        _check_answered(traces)
+        check_answered(traces)
         return traces
 
     async def _together(self, named: Sequence[tuple[Task, str, int]], envelope: str) -> list[Trace]:
@@ -109,7 +109,7 @@ def _build(definition: EnvironmentDefinition, services: Services, seed: int):  #
     return definition.build(services=services, seed=seed)
 
 
-def _check_answered(traces: Sequence[Trace]) -> None:
+def check_answered(traces: Sequence[Trace]) -> None:
     """Refuses a call in which no environment worked: the fault is then the definition's or the machine's."""
     faults = [trace.episode.fault for trace in traces if trace.episode is not None and trace.episode.fault is not None]
     if len(faults) > 1 and len(faults) == len(traces):

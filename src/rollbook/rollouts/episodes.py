@@ -22,7 +22,6 @@ from rollbook.records import (
     Part,
     Reply,
     Request,
-    RollbookError,
     Segment,
     Task,
     ToolSchema,
@@ -33,6 +32,7 @@ from rollbook.records.rollout import AttemptId, StopReason
 from rollbook.rollouts.answering import Read, answer, first_observation, guarded, passed_on, read_turn
 from rollbook.rollouts.contexts import Contexts
 from rollbook.rollouts.dialects import Dialect, dialect
+from rollbook.rollouts.instance import built, closed, ended_as, final_state, permitted
 from rollbook.rollouts.meeting import Meeting, TurnSampler
 from rollbook.rollouts.rendering import Renderer
 from rollbook.rollouts.rules import DELEGATE, SUMMARY, EpisodeRules
@@ -93,9 +93,9 @@ class Playing:
         self.contexts = Contexts(self.engine, self.meeting, self.request)
         environment: Environment | None = None
         try:
-            environment = self._built()
+            environment = built(self.harness.build, self.seed)
             stop = await self._play(environment)
-            state = self._state(environment)
+            state = final_state(environment)
         except EnvironmentFault as error:
             stop, fault = "environment_failed", str(error)
         except asyncio.CancelledError:
@@ -104,7 +104,7 @@ class Playing:
             self.ending = True
             self.contexts.close()
             self.meeting.leave()
-            fault = await self._closed(environment, fault)
+            fault = await closed(environment, self.harness.budget.call_seconds, fault)
         if fault is not None:
             stop, state = "environment_failed", None
         return self._trace(stop, state, fault)
@@ -113,10 +113,10 @@ class Playing:
         h = self.harness
         seen = await guarded("reset", h.budget.call_seconds, lambda: environment.reset(self.task))
         self.opening = first_observation(seen, h.budget)
-        self.tools = self._permitted(environment)
+        self.tools = (*permitted(environment, h.tools), *((DELEGATE,) if h.rules.subagents else ()))
         self.contexts.open(h.renderer.opening(self.task, self.tools, self.opening.replies))
         if self.opening.ended is not None:
-            return _stop(self.opening.ended)
+            return ended_as(self.opening.ended)
         while True:
             room, reason = self._room()
             if reason is not None:
@@ -150,7 +150,7 @@ class Playing:
         seen = await answer(environment, read, h.budget, others)
         self._note(read, seen, completion, acted=passed_on(read, others) is not None, delegated=tuple(others))
         if seen.ended is not None:
-            return _stop(seen.ended)
+            return ended_as(seen.ended)
         self._reopen(spoken.reasoning_end, completion)
         return await self._go_on(seen, completion)
 
@@ -249,45 +249,6 @@ class Playing:
             return 0, "time_limit"
         return min(tokens, left), "context_full" if left < 1 else None
 
-    def _built(self) -> Environment:
-        try:
-            return self.harness.build(self.seed)
-        except EnvironmentFault:
-            raise
-        except RollbookError as error:
-            raise EnvironmentFault(error.what, code="build", got=error.got, why=error.why, fix=error.fix) from error
-        except Exception as error:
-            raise EnvironmentFault("the environment could not be built", code="build",
-                                   got=f"{type(error).__name__}: {error}"[:300]) from error
-
-    def _permitted(self, environment: Environment) -> tuple[ToolSchema, ...]:
-        """The tools in the order of the spec, and `delegate` where subagents are allowed."""
-        offered = {tool.name: tool for tool in environment.tools}
-        names = () if self.harness.tools is None else self.harness.tools or tuple(offered)
-        unknown = [name for name in names if name not in offered]
-        if unknown:
-            raise EnvironmentFault(f"the environment offers no tool {unknown[0]!r}", code="build",
-                                   got=", ".join(offered) or "no tools", fix="correct the list of tools")
-        return (*(offered[name] for name in names), *((DELEGATE,) if self.harness.rules.subagents else ()))
-
-    def _state(self, environment: Environment) -> FinalState:
-        try:
-            return environment.state()
-        except RollbookError as error:
-            raise EnvironmentFault(error.what, code="state", got=error.got) from error
-        except Exception as error:
-            raise EnvironmentFault("the environment's state failed", code="state",
-                                   got=f"{type(error).__name__}: {error}"[:300]) from error
-
-    async def _closed(self, environment: Environment | None, fault: str | None) -> str | None:
-        if environment is None:
-            return fault
-        try:
-            await guarded("state", self.harness.budget.call_seconds, environment.close)
-        except EnvironmentFault as error:
-            return fault or str(error)
-        return fault
-
     def _note(self, read: Read, seen: Observation, completion: Completion, *, acted: bool = False,
               delegated: tuple[str, ...] = ()) -> None:
         self.where.append(self.contexts.now.number)
@@ -315,15 +276,3 @@ class Playing:
 def _history(segment: Segment) -> Segment:
     """The policy's words as they are shown again."""
     return Segment(owner="history", token_ids=segment.token_ids) if segment.owner == "policy" else segment
-
-
-def _stop(ended: str) -> StopReason:
-    match ended:
-        case "answered":
-            return "end_of_turn"
-        case "terminal":
-            return "terminal"
-        case "gave_up":
-            return "gave_up"
-        case _:
-            return "environment_failed"
