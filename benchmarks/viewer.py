@@ -21,7 +21,8 @@ from starlette.testclient import TestClient
 from rollbook.ledger import Ledger
 from rollbook.records import Component, Outcome, RewardVector, Scored, Segment, StepReport, Trace, VerifierStamp
 from rollbook.view.app import Door, application
-from rollbook.view.held import held_runs, keep_columns
+from rollbook.view.held import keep_columns
+from rollbook.view.shown import held_runs
 
 STAMP = VerifierStamp(name="math", version="1", digest="77" * 32)
 QUERIES = ("", "stage=rl", "outcome=uniform", "text=boxed", "text=no+such+text", "text=4711", "component=format&most=0.05",

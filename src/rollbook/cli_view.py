@@ -18,7 +18,7 @@ RUNS = Path("runs")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port to listen on. Default: a free one.")
 @click.option("--no-token", is_flag=True, help="Let everybody in who can reach the address.")
 def view(folders: tuple[Path, ...], host: str, port: int, no_token: bool) -> None:
-    """Look at runs and evaluations in a browser, live or finished, several side by side (default: all below ./runs)."""
+    """Look at runs, evaluations and grids in a browser, live or finished, several side by side (default: all below ./runs)."""
     from rollbook.view.app import serve
 
     def tell(address: str) -> None:
@@ -46,7 +46,11 @@ def report(folders: tuple[Path, ...], site: Path | None) -> None:
     from rollbook.cli_output import check_existing_run
 
     for folder in folders:
-        check_existing_run(folder)
+        if not (folder / "grid.json").is_file():
+            check_existing_run(folder)
+        elif site is None:
+            raise RollbookError("a grid has no report of its own", got=str(folder), why="it is several evaluations",
+                                fix="write its pages: --site FOLDER")
     if site is None:
         from rollbook.report.page import write_report
 

@@ -6,10 +6,11 @@ import socket
 import threading
 
 import pytest
+from asked_episodes import made_grid
 from viewed_runs import begin, hostile_run, whole_run
 
 from rollbook.view.app import Door, application
-from rollbook.view.held import held_runs
+from rollbook.view.shown import held_runs
 from rollbook.view.site import write_site
 
 pytestmark = pytest.mark.browser
@@ -56,7 +57,7 @@ def served(tmp_path_factory):
     whole_run(folder / "other")
     hostile_run(folder / "hostile")
     begin(folder / "empty").ledger.close()
-    server = Server(*(folder / name for name in ("whole", "other", "hostile", "empty")))
+    server = Server(*(folder / name for name in ("whole", "other", "hostile", "empty")), made_grid(folder))
     yield server
     server.stop()
 
@@ -79,7 +80,7 @@ def page(chromium, served):
 def addresses(served, key):
     yield from (f"/run/{key}/{name}" for name in PAGES)
     if len(served.runs[key].refresh().rows):
-        row = served.row(key, stage="rl")
+        row = served.row(key, **({"stage": "rl"} if "." not in key else {"stop_reason": "end_of_turn"}))
         from rollbook.view.address import Address
         for name, what in (("trajectory", "id"), ("group", "group"), ("task", "task")):
             yield Address(page=name, run=key, name=row[what]).url
@@ -90,8 +91,8 @@ def addresses(served, key):
 def test_every_page_fits_its_window_and_says_nothing_on_the_console(chromium, served, page, size, theme):
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.emulate_media(color_scheme=theme)
-    for key in served.runs:
-        for path in (*addresses(served, key), "/", "/compare"):
+    for key in ("whole", "other", "hostile", "empty", "out.after.whole"):
+        for path in (*addresses(served, key), "/", "/compare", "/grid?id=out"):
             page.goto(served.base + path)
             assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), (path, size)
             assert page.locator("h1").count() == 1, path

@@ -25,7 +25,7 @@ from rollbook.orchestration.subjects import subject
 from rollbook.records import Decontamination, EnvironmentProof, EvaluationResult, LedgerError, PolicyVersion, content_id
 from rollbook.training.policy import PolicyLearner
 from rollbook.view.app import Door, application
-from rollbook.view.held import held_runs
+from rollbook.view.shown import held_runs
 
 QUICK = ("stages.cold_start.steps=6", "stages.rl.steps=2", "stages.rl.filter=none", "stages.rl.optimizer.warmup_steps=0",
          "stages.rl.probe=0", "stages.rl.probe_every=0", "tasks.heldout=8", "reward.verify_workers=1")

@@ -9,7 +9,7 @@ from typing import Literal
 from urllib.parse import quote, urlencode
 
 Page = Literal["runs", "overview", "trajectories", "trajectory", "group", "task", "lineage", "evidence", "audit", "record",
-               "compare"]
+               "compare", "grid"]
 NAME = "id"         # of the query: names hold slashes and dots, which browsers fold in a path
 WITH_NAME = ("trajectory", "group", "task", "record")
 
@@ -31,8 +31,8 @@ class Address:
         """As the server answers it."""
         if self.page == "runs":
             path = "/"
-        elif self.page == "compare":
-            path = "/compare"
+        elif self.page in ("compare", "grid"):
+            path = f"/{self.page}"
         else:
             path = f"/run/{quote(self.run or '', safe='')}/{self.page}"
         told = dict(self.asked) | ({} if self.name is None else {NAME: self.name})

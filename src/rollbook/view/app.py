@@ -18,8 +18,9 @@ from rollbook.records import RollbookError
 from rollbook.report.lineage_svg import STYLE
 from rollbook.view.address import NAME, WITH_NAME, Address
 from rollbook.view.browse import NotFound
-from rollbook.view.held import HeldRun, held_runs, log_size
+from rollbook.view.held import HeldRun, log_size
 from rollbook.view.pages import REPORT, STATIC, Site, environment, page
+from rollbook.view.shown import Shown, held_runs
 
 COOKIE = "rollbook-view"
 LONGEST = 8192          # characters of an address
@@ -56,8 +57,8 @@ class Door:
         return name.casefold() in self.hosts
 
 
-def application(runs: Mapping[str, HeldRun], door: Door) -> Any:
-    """The ASGI application over these runs."""
+def application(runs: Shown, door: Door) -> Any:
+    """The ASGI application over these runs and grids."""
     starlette = _starlette()
     site = Site(runs=runs, link=lambda address: address.url, asset=lambda name: f"/static/{name}", served=True)
     made = environment(site)
@@ -100,7 +101,10 @@ def _routed(starlette: Mapping[str, Any], request: Any, shown: tuple[Site, Any])
     if path.startswith("/static/"):
         return _asset(starlette, path.removeprefix("/static/"))
     if path == "/live":
-        return starlette["JSONResponse"]({key: log_size(run.root)[1] for key, run in site.runs.items()}, headers=HEADERS)
+        for key in site.runs.grids:             # their cells are runs from the moment they are begun
+            with contextlib.suppress(RollbookError):
+                site.runs.refresh(key)
+        return starlette["JSONResponse"]({key: log_size(run.root)[1] for key, run in [*site.runs.items()]}, headers=HEADERS)
     try:
         return starlette["HTMLResponse"](page(site, made, parse(path, dict(request.query_params))), headers=HEADERS)
     except RollbookError as error:
@@ -131,6 +135,9 @@ def parse(path: str, asked: Mapping[str, str]) -> Address:
         return Address(page="runs")
     if parts == ["compare"]:
         return Address(page="compare", asked=held)
+    if parts == ["grid"] and NAME in held:
+        name = held.pop(NAME)
+        return Address(page="grid", name=name, asked=held)
     plain = ("overview", "trajectories", "lineage", "evidence", "audit")
     if parts[0] == "run" and len(parts) == 2:
         return Address(page="overview", run=parts[1], asked=held)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from rollbook.records import (
     Batch,
     EvaluationProtocol,
     EvaluationResult,
-    LedgerError,
     ResolvedRecipe,
     RollbookError,
     RunEnd,
@@ -207,21 +206,4 @@ def _batches(ledger: Ledger) -> dict[str, list[Steps]]:
             found.setdefault(trace, []).append(Steps(
                 scope=batch.scope, batch=identity, tensors=batch.tensors, sequence=sequence,
                 update=update[0] if update else None, update_tensors=update[1].tensors if update else None))
-    return found
-
-
-def held_runs(folders: Sequence[Path]) -> Mapping[str, HeldRun]:
-    """The runs by the name that their addresses have; refuses a folder that is none."""
-    found: dict[str, HeldRun] = {}
-    for folder in folders:
-        root = folder.absolute()
-        if not (root / "manifest.json").is_file():
-            raise LedgerError("not a run folder", got=str(folder), why="it has no manifest.json",
-                              fix="give the folder that `rollbook run` or `rollbook eval` printed")
-        plain = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in root.name)
-        key, number = plain.strip(".-") or "run", 1
-        while key in found:
-            number += 1
-            key = f"{plain}-{number}"
-        found[key] = HeldRun(key, root)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
@@ -22,7 +22,9 @@ from rollbook.view.address import Address
 from rollbook.view.browse import NotFound, group_context, record_context, rows_context, task_context, trajectory_context
 from rollbook.view.comparing import LISTED, pairs
 from rollbook.view.drawing import flows, overlays
+from rollbook.view.grids import brief, grid_context
 from rollbook.view.held import HeldRun
+from rollbook.view.shown import Shown
 
 TEMPLATES = Path(__file__).parent / "templates"
 REPORT = Path(__file__).parents[1] / "report" / "templates"
@@ -34,9 +36,9 @@ Link = Callable[[Address], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The runs that are shown and how a page refers to another; `served` says that a server stands behind the pages."""
+    """The runs and grids that are shown and how a page refers to another; `served` says that a server stands behind the pages."""
 
-    runs: Mapping[str, HeldRun]
+    runs: Shown
     link: Link
     asset: Callable[[str], str]
     served: bool
@@ -54,7 +56,7 @@ def environment(site: Site) -> Environment:
         return site.link(Address(page=page, run=run, name=name, asked=told))
 
     made.globals |= {"interval_text": heldout.interval_text, "to": to, "static": site.asset, "served": site.served,
-                     "runs": site.runs}
+                     "runs": site.runs, "grids": site.runs.grids}
     return made
 
 
@@ -80,7 +82,14 @@ def page(site: Site, made: Environment, address: Address) -> str:
 
 def _content(site: Site, address: Address) -> tuple[str, dict[str, Any]]:
     if address.page == "runs":
-        return "runs.html", {"title": "Runs", "held": [(key, run, _brief(run)) for key, run in site.runs.items()]}
+        grids = [(key, _grid_brief(site, key)) for key in site.runs.grids]
+        held = [(key, run, _brief(run)) for key, run in site.runs.items()]
+        return "runs.html", {"title": "Runs", "held": held, "briefs": grids}
+    if address.page == "grid":
+        grid = site.runs.refresh(address.name or "")
+        if grid is None:
+            raise NotFound(f"no grid is shown under the name {address.name!r}")
+        return "grid.html", {"title": f"Grid {grid.key}", **grid_context(grid)}
     if address.page == "compare":
         return "compare.html", {"title": "Compare", **compare(_chosen(site, address))}
     run = site.runs.get(address.run or "")
@@ -88,6 +97,14 @@ def _content(site: Site, address: Address) -> tuple[str, dict[str, Any]]:
         raise NotFound(f"no run is shown under the name {address.run!r}")
     run.refresh()
     return _of_run(site, run, address)
+
+
+def _grid_brief(site: Site, key: str) -> dict[str, Any]:
+    """A grid in one line; one that cannot be read says why."""
+    try:
+        return brief(site.runs.refresh(key) or site.runs.grids[key])
+    except RollbookError as error:
+        return {"fault": str(error)}
 
 
 def _of_run(site: Site, run: HeldRun, address: Address) -> tuple[str, dict[str, Any]]:
@@ -112,7 +129,7 @@ def _of_run(site: Site, run: HeldRun, address: Address) -> tuple[str, dict[str, 
             return "audit.html", {"title": "Audit", "audit": audit, "gates": gates}
         case "record":
             return "record.html", {"title": "Record", **record_context(run, name)}
-        case "runs" | "compare":
+        case "runs" | "compare" | "grid":
             raise NotFound(address.page)
         case _:
             assert_never(address.page)

@@ -9,8 +9,8 @@ from pathlib import Path
 from rollbook.records import LedgerError, RollbookError
 from rollbook.view.address import Address
 from rollbook.view.app import ASSETS
-from rollbook.view.held import held_runs
 from rollbook.view.pages import Site, environment, page
+from rollbook.view.shown import held_runs
 
 MOST = 2000         # pages written; a link to one beyond leads to a page that says so
 BEYOND = "beyond.html"

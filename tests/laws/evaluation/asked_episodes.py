@@ -3,12 +3,16 @@
 import functools
 import json
 
-from chat_endpoint import answer
+import pytest
+import yaml
+from chat_endpoint import answer, serving
 from eval_samples import bundle
 
 from rollbook.environments import load_definition
+from rollbook.evaluation import protocols
 from rollbook.evaluation.protocols import Bundle, reward_name
 from rollbook.ledger import environment_manifest
+from rollbook.orchestration import evaluating, grids
 from rollbook.orchestration.evaluating import measured
 from rollbook.orchestration.subjects import Subject
 from rollbook.orchestration.surroundings import spec_of
@@ -63,3 +67,21 @@ def served(url, **changes):
     where = Endpoint(url=url, model="m", key_variable=None, workers=2, seconds=5.0)
     return Subject(**({"policy": where, "name": "m at here", "run": None, "stage": None, "version": None, "weights": None,
                        "recipe": None, "training": None} | changes))
+
+
+def made_grid(folder):
+    """A grid of two policies under two budgets: one of them knows nothing, and a short budget is too short for the tool."""
+    protocols.write(episodes(4), folder / "p.protocol.json")
+    told = {name: {"url": f"http://{name}", "model": "m"} for name in ("before", "after")}
+    document = {"protocol": "p.protocol.json", "policies": told,
+                "factors": {"budget": {"whole": {}, "short": {"max_tokens": 8}}}}
+    (folder / "grid.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    with pytest.MonkeyPatch.context() as patched, serving(lambda body, n: answer("no", read=9, sampled=2)) as (dull, _), \
+            serving(solver) as (bright, _):
+        for module in (grids, evaluating):
+            patched.setattr(module, "environment_manifest", MANIFEST)
+
+        def resolve(told, base):
+            return served({"http://before": dull, "http://after": bright}[told["url"]], name=told["url"])
+        grids.run(grids.plan(grids.read(folder / "grid.yaml"), resolve), folder / "out", resolve, Quiet(), dtype="float32")
+    return folder / "out"

@@ -10,9 +10,10 @@ from viewed_runs import begin, client, whole_run
 from rollbook.ledger import Ledger, TraceTable
 from rollbook.records import RunEnd
 from rollbook.view import held, kept, rows
-from rollbook.view.held import held_runs, keep_columns
+from rollbook.view.held import keep_columns
 from rollbook.view.parts import Part
 from rollbook.view.rows import Filters
+from rollbook.view.shown import held_runs
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from rollbook.report.facts import read_facts
 from rollbook.view.address import Address
 from rollbook.view.app import parse
 from rollbook.view.browse import NotFound
-from rollbook.view.held import held_runs
+from rollbook.view.shown import held_runs
 from rollbook.view.site import write_site
 
 

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from rollbook.records import RunEnd, Scored
 from rollbook.view.app import Door, application
-from rollbook.view.held import held_runs
+from rollbook.view.shown import held_runs
 
 HOSTILE = ('<script>window.attacked=1</script><img src=x onerror="window.attacked=1">\x1b[2J\x1b]0;owned\x07‮gnitser‬ '
            '{{ 7*7 }} "\'><svg/onload=window.attacked=1> \x00\x08 ' + "é̀́̂̃" * 40 + "A" * 1_000_000)

@@ -101,7 +101,7 @@
 
   // a run that goes on: pages that only sum up are drawn again, pages that are read say that there is more
   if (!body.dataset.served) return;
-  const watched = body.dataset.run, redraw = ["overview", "runs", "compare"].includes(body.dataset.page);
+  const watched = body.dataset.run, redraw = ["overview", "runs", "compare", "grid"].includes(body.dataset.page);
   let known = null;
   const look = async () => {
     try {
