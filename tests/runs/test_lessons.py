@@ -12,8 +12,8 @@ from rollbook.ledger import Ledger
 from rollbook.recipes import validate
 from rollbook.records import Demonstration, Question, RecipeError, problems
 from rollbook.records import recipe as r
+from rollbook.records.demonstrating import Principle
 from rollbook.rewards.judges import Constitution, Pair
-from rollbook.rewards.judges.constitutional import Principle
 from rollbook.rewards.judges.lessons import RIGHT, WRONG, Told, lessons
 
 PRINCIPLES = {"right": r.Principle(critique="Is it right?", revision="Say it right.", choice="Which is right?")}

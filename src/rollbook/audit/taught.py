@@ -11,7 +11,6 @@ from rollbook.audit.plan import Order
 from rollbook.audit.schedule import pool
 from rollbook.records import Demonstration
 from rollbook.records.recipe import Lessons
-from rollbook.rewards.judges.constitutional import Principle
 from rollbook.rewards.judges.lessons import Told, lessons, told
 from rollbook.tasks import TaskError, solution
 
@@ -62,8 +61,7 @@ def _lessons(run: RunIndex, stage: Lessons, answers: dict[str, list[Told]]) -> I
     """The lessons of a stage in their order, with the names they go by."""
     assert run.recipe is not None
     seed = run.recipe.settings.run.seed
-    principles = [Principle(critique=one.critique, revision=one.revision, choice=one.choice)
-                  for _, one in sorted(stage.principles.items())]
+    principles = [one for _, one in sorted(stage.principles.items())]
     held = pool(run, stage.tasks)
     for name in Order(held, seed).take(0, min(stage.prompts, len(held))):
         task = run.tasks[name]

@@ -111,25 +111,31 @@ def _restricted(sampling: SamplingSettings) -> bool:
 
 
 def check_curated_families(settings: Settings, sides: Split) -> None:
-    """Refuses a stage whose tasks are a family that no training row of the curated set is of."""
+    """Refuses stages whose tasks are a family that no training row of the curated set is of; all of them at once."""
+    if settings.tasks.curated is None:
+        return
     there = sorted({task.family for task in sides.train})
-    wanted = {name: family_of(getattr(stage, "tasks", "")) for name, stage in settings.stages.items()}
-    lacking = [(name, family) for name, family in wanted.items() if family is not None and family not in there]
-    if settings.tasks.curated is not None and lacking:
-        name, family = lacking[0]
-        raise RecipeError(f"stages.{name}.tasks names no family of the curated set's training tasks", got=family,
-                          why="there is nothing to solve", fix=f"one of {', '.join(there)}")
+    problems = Problems()
+    for name, stage in settings.stages.items():
+        family = family_of(getattr(stage, "tasks", ""))
+        if family is not None and family not in there:
+            problems.add(RecipeError(f"stages.{name}.tasks names no family of the curated set's training tasks", got=family,
+                                     why="there is nothing to solve", fix=f"one of {', '.join(there)}"))
+    problems.raise_any("the recipe")
 
 
 def check_weights(settings: Settings, sides: Split) -> None:
-    """Refuses a curriculum over tasks that a curated set weighs: it draws by its own rule."""
-    found = [name for name, stage in settings.stages.items()
-             if isinstance(stage, PolicyGradient) and stage.curriculum is not None]
-    if found and sides.weights:
-        raise RecipeError(f"stages.{found[0]}.curriculum cannot go with rows that have a weight",
-                          got=f"{len(sides.weights)} of the {len(sides.train)} training tasks weigh more than 1",
-                          why="a curriculum draws by what it measures; the weights would be ignored",
-                          fix=f"curate again without UpsampleHard, or --set stages.{found[0]}.curriculum=null")
+    """Refuses curricula over tasks that a curated set weighs, all of them at once: a curriculum draws by its own rule."""
+    if not sides.weights:
+        return
+    problems = Problems()
+    for name, stage in settings.stages.items():
+        if isinstance(stage, PolicyGradient) and stage.curriculum is not None:
+            problems.add(RecipeError(f"stages.{name}.curriculum cannot go with rows that have a weight",
+                                     got=f"{len(sides.weights)} of the {len(sides.train)} training tasks weigh more than 1",
+                                     why="a curriculum draws by what it measures; the weights would be ignored",
+                                     fix=f"curate again without UpsampleHard, or --set stages.{name}.curriculum=null"))
+    problems.raise_any("the recipe")
 
 
 def check_pruned(settings: Settings, policy: Policy) -> None:

@@ -42,6 +42,11 @@ class Failure:
 Outcome = bool | Failure
 
 
+def writable(text: str) -> str:
+    """The text with halves of surrogate pairs written out, so that a record and a table can hold it."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 @dataclass(slots=True)
 class Worker:
     """One child process in a session of its own. `job` is the index given to it, `taken` once it said that it works on it;

@@ -16,10 +16,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
+
+from rollbook.records.reward import FailureCode
+from rollbook.rewards.pool import writable
 
 GRACE_SECONDS = 1.0
 POLL_SECONDS = 2.0
+CODES = frozenset(get_args(FailureCode))
 
 
 def main(seconds: float, memory_bytes: int, parent: int, work: str) -> None:
@@ -47,7 +51,8 @@ def main(seconds: float, memory_bytes: int, parent: int, work: str) -> None:
 
 
 def outcome_of(function: Callable[..., Any], arguments: Sequence[Any], memory_bytes: int) -> dict[str, Any]:
-    """{"value": ..} or {"code": .., "detail": ..}: an exception with a `code` says which failure it is, any other is a crash."""
+    """{"value": ..} or {"code": .., "detail": ..}: an exception whose `code` is one of ours says which failure it is, any other
+    is a crash."""
     try:
         value = function(*arguments)
         json.dumps(value)
@@ -56,8 +61,17 @@ def outcome_of(function: Callable[..., Any], arguments: Sequence[Any], memory_by
         return {"code": "out_of_memory", "detail": f"more than {memory_bytes} bytes"}
     except Exception as error:  # whatever the third-party parsers raise becomes a typed outcome
         code = getattr(error, "code", None)
-        detail = f"{error}"[:200] if isinstance(code, str) else f"{type(error).__name__}: {error}"[:200]
-        return {"code": code if isinstance(code, str) else "crash", "detail": detail}
+        if isinstance(code, str) and code in CODES:
+            return {"code": code, "detail": _told(error)}
+        return {"code": "crash", "detail": f"{type(error).__name__}: {_told(error)}"[:200]}
+
+
+def _told(error: Exception) -> str:
+    """What an exception says, as text that can be written down."""
+    try:
+        return writable(str(error)[:200])
+    except Exception as other:
+        return f"its text cannot be had: {type(other).__name__}"
 
 
 def _prepared(work: str) -> Callable[..., Any]:

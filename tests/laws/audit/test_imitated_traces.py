@@ -13,8 +13,9 @@ from rollbook.models.tokenizer import byte_tokenizer
 from rollbook.orchestration.supported import check_curated_families, check_weights
 from rollbook.recipes import graph_check, load, resolve
 from rollbook.records import Budget, Message, RawTask, RecipeError, Task, content_id
+from rollbook.records.curriculum import Curriculum
 from rollbook.records.graph import CURATED, inputs, learns_curated
-from rollbook.records.problems import Problems
+from rollbook.records.problems import Problems, RecipeProblems
 from rollbook.rewards.boxed import answers_rightly
 from rollbook.tasks.imitating import imitated
 
@@ -126,3 +127,18 @@ def test_a_family_of_a_curated_set_is_known_when_the_set_is_read():
         check_curated_families(settings, SimpleNamespace(train=(SimpleNamespace(family="products"),)))
     with pytest.raises(RecipeError, match=r"stages\.rl\.tasks names no family of tasks"):
         resolve(load("dapo"), "tiny", ("stages.rl.tasks=family:nothing",))
+
+
+def test_every_stage_that_does_not_go_with_the_curated_set_is_named():
+    named = ("tasks.families=null", "tasks.curated=x", "stages.rl.tasks=family:sums", "stages.cold_start.tasks=family:powers")
+    settings = resolve(load("dapo"), "tiny", named).settings
+    drawn = Curriculum(low=0.1, high=0.9, renew=20, explore=0.3, easy=0.0, hard=0.1, report=5)
+    rl = replace(settings.stages["rl"], curriculum=drawn)
+    settings = replace(settings, stages={**settings.stages, "rl": rl, "more": rl})
+    sides = SimpleNamespace(train=(SimpleNamespace(family="products"),), weights={"Task:1": 2})
+    with pytest.raises(RecipeProblems) as told:
+        check_curated_families(settings, sides)
+    assert all(f"stages.{name}.tasks names no family" in str(told.value) for name in ("cold_start", "rl", "more"))
+    with pytest.raises(RecipeProblems) as told:
+        check_weights(settings, sides)
+    assert all(f"--set stages.{name}.curriculum=null" in str(told.value) for name in ("rl", "more"))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from answered import task, trace
 
-from rollbook.records import Completion, Fault, Rated, Unrated
+from rollbook.records import Completion, Fault, Message, Question, Rated, Unrated
+from rollbook.records.demonstrating import Principle
 from rollbook.rewards import RewardError
 from rollbook.rewards.judges import (
     Constitution,
@@ -24,7 +28,6 @@ from rollbook.rewards.judges import (
     agreement,
     position_bias,
 )
-from rollbook.rewards.judges.constitutional import Principle
 from rollbook.rewards.judges.options import probabilities
 
 SEVEN = task()
@@ -58,10 +61,18 @@ def test_a_rubric_is_the_weighted_mean_of_its_grades_on_0_to_1():
     assert rated == Rated(value=(1.0 * 1 + 3.0 * 0.25) / 4, detail="grades 5, 2 of 1 to 5")
 
 
-@pytest.mark.parametrize("nonsense", ["", "great!", "7", "0", "4 or 5", "-3", "five"])
+@pytest.mark.parametrize("nonsense", ["", "great!", "7", "0", "4 or 5", "-3", "five", "Grade: -3", "I refuse to give a 1",
+                                      "4/10", "Response 2 is better", "The 3 steps", "1. The", "9" * 400])
 def test_a_judge_that_answers_nonsense_leaves_the_response_unrated(nonsense):
     [found] = score(RubricJudge(Chat(lambda text: nonsense), {"It is right.": 1.0}), "7")
     assert isinstance(found, Unrated) and found.code == "malformed"
+
+
+@pytest.mark.parametrize("said", ["4", "4.", "**4**", "Grade: 4", "The grade is 4.", "my rating is: 4", "4/5",
+                                  "4 out of 5", " 4.0\n"])
+def test_a_grade_may_be_said_in_the_common_ways(said):
+    [found] = score(RubricJudge(Chat(lambda text: said), {"It is right.": 1.0}), "7")
+    assert found == Rated(value=0.75, detail="grades 4 of 1 to 5")
 
 
 def test_one_nonsense_answer_costs_one_response_its_rating_and_no_other():
@@ -222,7 +233,6 @@ def test_a_local_model_answers_what_fits_its_context_and_scores_options_by_all_t
     pairwise = PairwiseJudge(chat, method="text")
     [found] = pairwise.compare([Pair(task="t" * 90, one="a", other="b")])
     assert isinstance(found, Unrated) and found.code == "unavailable"
-    from rollbook.records import Message, Question
     questions = [Question(key="k", messages=(Message(role="user", content=text),)) for text in ("hello", "!no", "hello")]
     assert [getattr(one, "code", one) for one in chat.answer(questions, max_tokens=1)] == ["4", "unavailable", "4"]
     assert chat.option_logps(questions[:1], ("A", "BC")) == [(-0.5, -1.0)]
@@ -256,7 +266,6 @@ def server():
 
 
 def test_a_server_is_asked_and_each_question_it_fails_at_is_unrated_with_its_reason(server):
-    from rollbook.records import Message, Question
     chat = ServerChat(server, "m", seconds=20.0)
     questions = [Question(key=text, messages=(Message(role="user", content=text),)) for text in
                  ("good", "empty", "odd", "silent", "torn", "broken")]
@@ -268,9 +277,53 @@ def test_a_server_is_asked_and_each_question_it_fails_at_is_unrated_with_its_rea
 
 
 def test_a_server_that_is_not_there_is_unavailable_and_no_address_is_refused():
-    from rollbook.records import Message, Question
     [found] = ServerChat("http://127.0.0.1:9/v1", "m", seconds=5.0).answer(
         [Question(key="k", messages=(Message(role="user", content="x"),))], max_tokens=1)
     assert isinstance(found, Unrated) and found.code in ("unavailable", "timeout")
     with pytest.raises(RewardError):
         ServerChat("file:///etc/passwd", "m")
+
+
+@pytest.mark.parametrize(("reply", "code"), [
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{}", "unavailable"), (b"nonsense\r\n\r\n", "unavailable"),
+    (b"", "unavailable"),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n", "unavailable"),
+    (b'HTTP/1.1 200 OK\r\n\r\n{"choices": [{"message": {"content": "4 \\ud800"}}]}', "malformed")])
+def test_a_server_that_speaks_no_http_or_half_of_it_costs_one_question_its_answer(reply, code):
+    with raw_server(lambda connection: connection.sendall(reply)) as url:
+        [found] = ServerChat(url, "m", seconds=5.0).answer([question("x")], max_tokens=1)
+    assert isinstance(found, Unrated) and found.code == code
+
+
+def test_a_server_that_answers_byte_by_byte_is_cut_at_the_limit():
+    def drip(connection):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n")
+        with contextlib.suppress(OSError):
+            for _ in range(200):
+                connection.sendall(b" ")
+                time.sleep(0.02)
+    with raw_server(drip) as url:
+        [found] = ServerChat(url, "m", seconds=0.2).answer([question("x")], max_tokens=1)
+    assert isinstance(found, Unrated) and found.code == "timeout"
+
+
+def question(text):
+    return Question(key="k", messages=(Message(role="user", content=text),))
+
+
+@contextlib.contextmanager
+def raw_server(answered):
+    """A socket that reads one request and answers it by bytes alone."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        def serve():
+            connection, _ = listening.accept()
+            with connection:
+                connection.settimeout(5.0)
+                seen = b""
+                while b'"messages"' not in seen:
+                    seen += connection.recv(65536)
+                answered(connection)
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        thread.join(5.0)

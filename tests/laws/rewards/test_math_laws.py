@@ -1,5 +1,6 @@
 """Laws of the comparison of answers: what is rewritten by a true rule stays equal, what is changed does not, nothing crashes."""
 
+import math
 from fractions import Fraction
 
 import pytest
@@ -10,7 +11,7 @@ from rollbook.rewards.math import Undecided, UnparsableReference, equivalent
 from rollbook.rewards.notation import clean
 from rollbook.rewards.verifiers.mathematics.exact import TooLarge, exact
 from rollbook.rewards.verifiers.mathematics.grammar import read
-from rollbook.rewards.verifiers.mathematics.huge import different
+from rollbook.rewards.verifiers.mathematics.huge import different, size
 from rollbook.rewards.verifiers.mathematics.nodes import Malformed, Unsupported
 from rollbook.rewards.verifiers.mathematics.units import parse_unit
 
@@ -201,3 +202,32 @@ def test_a_comparison_that_is_too_close_to_call_is_undecided_and_not_wrong():
 
 def test_an_order_of_numbers_that_are_not_real_is_no_crash():
     assert equivalent(r"\overline{3} i 100 > \hat{i} \%", r"\overline{3} i 200 > \hat{i} \%") is False
+
+
+@given(exponent=st.integers(10 ** 6, 10 ** 15), left=st.integers(2, 60), right=st.integers(2, 60), more=st.integers(1, 9))
+@example(exponent=10 ** 10, left=2, right=5, more=1)
+@example(exponent=2 ** 100, left=7, right=7, more=1)
+def test_a_product_of_powers_too_large_to_be_written_is_the_power_of_the_product(exponent, left, right, more):
+    product = rf"{left}^{{{exponent}}} \cdot {right}^{{{exponent}}}"
+    assert equivalent(f"{left * right}^{{{exponent}}}", product) is True
+    assert equivalent(rf"\frac{{{left * right}^{{{exponent}}}}}{{{right}^{{{exponent}}}}}", f"{left}^{{{exponent}}}") is True
+    assert equivalent(f"{left * right}^{{{exponent + more}}}", product) is False
+    assert equivalent(rf"{right}^{{{exponent}}} \cdot {left}^{{{exponent + more}}}", product) is False
+
+
+@pytest.mark.parametrize(("text", "logarithm"), [
+    (r"2^{10000000} + 3 \cdot 2^{10000000}", 10_000_002 * math.log(2)), (r"2^{10000001} - 2^{10000000}", 10 ** 7 * math.log(2)),
+    (r"2^{10000000} \cdot 3^{9999999}", 10 ** 7 * math.log(6) - math.log(3)), ("(10^{7})!", math.lgamma(10 ** 7 + 1)),
+    (r"\frac{6^{10000000}}{3^{9999999}}", 10 ** 7 * math.log(2) + math.log(3))])
+def test_the_size_of_sums_products_and_factorials_is_right_to_nine_places(text, logarithm):
+    found = size(read(clean(text)))
+    assert found.level == 2 and abs(float(found.x) / math.log(logarithm) - 1) < 1e-9
+
+
+@pytest.mark.parametrize(("answer", "reference", "equal"), [
+    ("07:45", r"7\!:\!45 \text{ am}", True), ("19:45", r"7\!:\!45 \text{ am}", False),
+    (r"\text{3~March~2024}", "March 3, 2024", True),
+    (r"10\!:\!15\;\text{p.m.}", "22:15", True), (r"3\!:\!2", "3:2", True),
+    (r"\text{4~March~2024}", "March 3, 2024", False)])
+def test_space_set_by_latex_is_no_part_of_a_time_or_a_date(answer, reference, equal):
+    assert equivalent(answer, reference) is equal

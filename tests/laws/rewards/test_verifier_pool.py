@@ -1,5 +1,6 @@
 """The hard limit: work is killed, a failure is not a wrong answer, and nothing is left behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rollbook.records import Unscored, VerifierStamp, canonical, decode, encode
 from rollbook.rewards import Failure, RewardError, VerifierPool
 
 SLOW = (r"\sum_{n=1}^{\infty}\frac{\sin(n^2)}{n^3+\ln n}", "5")      # the algebra system looks for a closed form for minutes
@@ -234,3 +236,15 @@ def test_no_worker_outlives_a_parent_that_was_stopped(how, answer):
     parent.wait(10)
     parent.stdout.close()
     assert gone([worker], 6.0)
+
+
+@pytest.mark.parametrize(("name", "argument", "detail"), [
+    ("refuse", "rate_limit_exceeded", "LookupError: nothing to compare with"),
+    ("fail", "half \ud800 pair", "ValueError: half \\ud800 pair"),
+    ("mute", "", "Mute: its text cannot be had: ZeroDivisionError")])
+def test_what_an_exception_says_is_a_failure_that_a_record_can_hold(fake_work, name, argument, detail):
+    [outcome] = fake_work(name).run([(argument,)])
+    assert outcome == Failure(code="crash", detail=detail)
+    stamp = VerifierStamp(name="own", version="1", digest="d")
+    record = Unscored(trace="Trace:1", verifier=stamp, code=outcome.code, detail=outcome.detail)
+    assert decode(Unscored, json.loads(canonical(encode(record)).decode())) == record

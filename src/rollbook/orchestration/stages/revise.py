@@ -10,7 +10,6 @@ from rollbook.orchestration.stages.supervised import demonstration
 from rollbook.records import RecipeError, Revised, Revision, Trace, Unrated
 from rollbook.records.recipe import Principle, Revise
 from rollbook.rewards.judges import Constitution, LocalChat
-from rollbook.rewards.judges.constitutional import Principle as Judged
 from rollbook.rollouts.engines.embedded import EmbeddedEngine
 
 
@@ -48,9 +47,9 @@ def run(session: Session, name: str, stage: Revise) -> None:
     session.finish(name, "Revise", policy, policy)
 
 
-def judged(principles: Mapping[str, Principle]) -> list[Judged]:
+def judged(principles: Mapping[str, Principle]) -> list[Principle]:
     """The recipe's principles in the order of their names."""
-    return [Judged(critique=one.critique, revision=one.revision, choice=one.choice) for _, one in sorted(principles.items())]
+    return [one for _, one in sorted(principles.items())]
 
 
 def spoken(session: Session, trace: Trace) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rollbook.records import ChatModel, Message, Question, Unrated, digest
+from rollbook.records.demonstrating import Principle
 from rollbook.rewards.errors import RewardError
 from rollbook.rewards.judges.options import probabilities
 from rollbook.rewards.judges.pairwise import OPTIONS, Pair
@@ -21,18 +22,6 @@ REVISIONS = 4
 LETTER = "The better option is, in one letter:"
 CLAMP = (0.4, 0.6)
 SOURCES = ("judges/constitutional.py", "judges/options.py")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principle:
-    """What is criticised, how it is revised, and how two responses are compared by it.
-
-    Example: Principle(critique="Say what is harmful.", revision="Rewrite it without harm.", choice="Which is less harmful?")
-    """
-
-    critique: str
-    revision: str
-    choice: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollbook.records import Scored, Trace, Verdict
-from rollbook.rewards.judges.constitutional import Principle, choice_request, critique_request, drawn, revision_request
+from rollbook.records.demonstrating import Principle
+from rollbook.rewards.judges.constitutional import choice_request, critique_request, drawn, revision_request
 from rollbook.rewards.judges.pairwise import OPTIONS
 
 RIGHT, WRONG = "It is right.", "It is wrong."

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +17,11 @@ from typing import Any, TypeVar
 from rollbook.records import Question, Unrated, canonical, digest
 from rollbook.records.reward import FailureCode
 from rollbook.rewards.errors import RewardError
+from rollbook.rewards.pool import writable
 
 T = TypeVar("T")
 MAX_BYTES = 16 * 2**20
+BLOCK = 2**16
 TOP = 20                    # log-probs a server shows at a place, by the interface's own limit
 
 
@@ -56,7 +60,9 @@ class ServerChat:
             return choice
         message = choice.get("message")
         text = message.get("content") if isinstance(message, Mapping) else None
-        return text if isinstance(text, str) else _malformed("the answer has no text")
+        if not isinstance(text, str):
+            return _malformed("the answer has no text")
+        return text if writable(text) == text else _malformed("the answer holds half a surrogate pair")
 
     def _options(self, question: Question, *, options: Sequence[str]) -> tuple[float, ...] | Unrated:
         choice = self._choice(question, {"max_tokens": 1, "logprobs": True, "top_logprobs": TOP})
@@ -81,8 +87,7 @@ class ServerChat:
             headers["Authorization"] = f"Bearer {key}"
         request = urllib.request.Request(f"{self.url}/chat/completions", canonical(body), headers)
         try:
-            with urllib.request.urlopen(request, timeout=self.seconds) as reply:
-                document = json.loads(reply.read(MAX_BYTES))
+            document = json.loads(self._read(request))
         except urllib.error.HTTPError as error:
             return Unrated(code="unavailable", detail=f"the server answered {error.code} {error.reason}"[:200])
         except TimeoutError:
@@ -91,12 +96,28 @@ class ServerChat:
             reason = getattr(error, "reason", error)
             code: FailureCode = "timeout" if isinstance(reason, TimeoutError) else "unavailable"
             return Unrated(code=code, detail=f"{self.url}: {reason}"[:200])
+        except http.client.HTTPException as error:      # half an answer, or none that is HTTP
+            return Unrated(code="unavailable", detail=f"{self.url}: {type(error).__name__} {error}"[:200])
         except (ValueError, RecursionError):
             return _malformed("the answer is no JSON")
         choices = document.get("choices") if isinstance(document, Mapping) else None
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
             return _malformed("the answer has no choices")
         return choices[0]
+
+
+    def _read(self, request: urllib.request.Request) -> bytes:
+        """The body, all of it within the limit; TimeoutError of a server that sends it byte by byte."""
+        ends = time.monotonic() + self.seconds
+        found = bytearray()
+        with urllib.request.urlopen(request, timeout=self.seconds) as reply:
+            while (part := reply.read1(BLOCK)) and len(found) <= MAX_BYTES:
+                found += part
+                if time.monotonic() > ends:
+                    raise TimeoutError
+            if reply.length:
+                raise http.client.IncompleteRead(bytes(part), reply.length)
+        return bytes(found[:MAX_BYTES])
 
 
 def _malformed(detail: str) -> Unrated:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from rollbook.records import VerifierStamp
 from rollbook.records.reward import FailureCode
 from rollbook.rewards.errors import RewardError
-from rollbook.rewards.pool import MEMORY_BYTES, Failure, VerifierPool
+from rollbook.rewards.pool import MEMORY_BYTES, Failure, VerifierPool, writable
 from rollbook.rewards.stamps import stamp
 
 POOL_SOURCES = ("pool.py", "worker.py", "verifiers/base.py")
@@ -140,7 +140,7 @@ def judged(found: Any) -> Judgement:
     score = found.get("score", 1.0 if found["passed"] else 0.0)
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0.0 <= score <= 1.0:
         return Failure(code="crash", detail=f"the verifier returned the score {score!r}"[:200])
-    return Judged(passed=found["passed"], score=float(score), detail=str(found.get("detail", ""))[:200])
+    return Judged(passed=found["passed"], score=float(score), detail=writable(str(found.get("detail", "")))[:200])
 
 
 def verdict(passed: bool, detail: str, score: float | None = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from mpmath import mp
 
 from rollbook.rewards.verifiers.mathematics.exact import TooLarge, exact
-from rollbook.rewards.verifiers.mathematics.huge import as_power, different
+from rollbook.rewards.verifiers.mathematics.huge import as_powers, different
 from rollbook.rewards.verifiers.mathematics.nodes import Malformed, Node, Undecided, Unsupported, number, symbols
 from rollbook.rewards.verifiers.mathematics.numeric import NoValue, evaluate, is_real
 
@@ -80,9 +80,9 @@ def _same_with_dots(left: Node, right: Node) -> bool:
 
 def _same_huge(left: Node, right: Node) -> bool:
     """Numbers that are too large to compute: powers of the same base by their exponents, others by their size."""
-    powers = as_power(left), as_power(right)
-    if powers[0] is not None and powers[1] is not None and powers[0][0] == powers[1][0]:
-        return same_value(powers[0][1], powers[1][1])
+    powers = _same_powers(left, right)
+    if powers is not None:
+        return powers
     free = [bool(symbols(node) - CONSTANTS) for node in (left, right)]
     if not any(free) and different(left, right):
         return False
@@ -96,6 +96,26 @@ def _same_huge(left: Node, right: Node) -> bool:
     if rest is not None:
         return same_value(*rest)
     raise Undecided("numbers too large to be computed")
+
+
+def _same_powers(left: Node, right: Node) -> bool | None:
+    """Whether two products of powers have the same exponents of the same primes; None where that decides nothing, as where
+    exponents of different primes are no rational numbers: 2^(log_2 3) is 3."""
+    one, other = as_powers(left), as_powers(right)
+    if one is None or other is None:
+        return None
+    if all(same_value(one.get(prime, number(0)), other.get(prime, number(0))) for prime in one.keys() | other.keys()):
+        return True
+    if len(one.keys() | other.keys()) == 1 or all(_rational(exponent) for exponent in (*one.values(), *other.values())):
+        return False
+    return None
+
+
+def _rational(node: Node) -> bool:
+    try:
+        return exact(node) is not None
+    except (TooLarge, Malformed):
+        return False
 
 
 def _without_common(left: Node, right: Node) -> tuple[Node, Node] | None:

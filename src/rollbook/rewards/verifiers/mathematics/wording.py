@@ -37,6 +37,7 @@ MATHEMATICS = {"no solution": r"\emptyset", "all real numbers": r"\mathbb{R}", "
                "infinity": r"\infty", "positive infinity": r"\infty", "negative infinity": r"-\infty",
                "real numbers": r"\mathbb{R}"}
 NO_ANSWER = frozenset({"", "?", "unknown", "none given", "not available", "n/a", "todo", "answer", "see solution"})
+SPACING = (("\\,", " "), ("\\ ", " "), ("\\;", " "), ("\\:", " "), ("~", " "), ("\\!", ""), ("{,}", ","), ("{:}", ":"))
 Rule = Callable[[str, str], bool | None]
 
 
@@ -65,7 +66,7 @@ def as_mathematics(text: str) -> str:
 def _shown(text: str) -> str:
     """The text with its words written out plainly."""
     text = WORDING.sub(r" \1 ", text)
-    for mark, meaning in (("\\,", " "), ("\\ ", " "), ("{,}", ","), ("{:}", ":")):
+    for mark, meaning in SPACING:
         text = text.replace(mark, meaning)
     return re.sub(r"\s+", " ", text).strip(" .")
 
