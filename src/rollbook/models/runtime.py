@@ -5,15 +5,14 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import os
-import re
 import sys
 
 import torch
 
 from rollbook.records import ModelError
+from rollbook.records.devices import DEVICE
 from rollbook.records.recipe import RunSettings
 
-DEVICE = re.compile(r"cpu|cuda(:(0|[1-9][0-9]*))?")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST = 32 << 20       # glibc accepts no more: larger blocks are mapped and given back
 

@@ -37,7 +37,8 @@ class Layer:
     problems: Problems
 
     def merge(self, base: Tree, changes: Tree, path: str) -> Tree:
-        """`base` with `changes`: values replace values, null removes a mapping, another kind replaces it whole."""
+        """`base` with `changes`: values replace values, null removes a mapping, another kind replaces it whole; an empty mapping
+        over one with parts would change nothing and is refused."""
         merged = dict(base)
         for name, new in changes.items():
             below, old = join(path, name), base.get(name)
@@ -56,6 +57,10 @@ class Layer:
                 merged[name] = self.merge(_fields_of(old, new), new, below)
             elif old is None or _kind(new, old) != _kind(old, old):
                 merged[name] = self._strange(new, below)
+            elif old and not new:
+                self.problems.add(RecipeError(f"{self.source}: {below} is given as an empty mapping", got="{}",
+                                              why=f"mappings are merged: it would keep {', '.join(old)}",
+                                              fix=f"write {below}: null to leave them out, or name what changes"))
             else:
                 merged[name] = self.merge(old, new, below)
         return merged

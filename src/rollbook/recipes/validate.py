@@ -15,6 +15,7 @@ from rollbook.recipes.stage_checks import (
     shortest_prompt,
 )
 from rollbook.records import graph
+from rollbook.records.devices import DEVICE
 from rollbook.records.problems import Problems
 from rollbook.records.recipe import (
     EnvironmentReward,
@@ -63,9 +64,10 @@ def check(settings: Settings, problems: Problems) -> None:
 
 def _check_run(settings: Settings, problems: Problems) -> None:
     device = settings.run.device
-    if device.partition(":")[0] not in ("cpu", "cuda", "mps"):
-        refuse(problems, "run.device must be cpu, cuda, cuda:N or mps", repr(device), "no other device is known",
-                "--set run.device=cpu")
+    if DEVICE.fullmatch(device) is None:
+        refuse(problems, "run.device must be cpu, cuda or cuda:N", repr(device),
+               "sampling draws in fp64, which mps does not have" if device == "mps" else "no other device is known",
+               "--set run.device=cpu")
 
 
 def _check_tiny(model: Tiny, problems: Problems) -> None:

@@ -2,8 +2,9 @@
 
 A row of demonstrations has `messages` (or TRL's `prompt` and `completion`), a row of pairs `prompt`, `chosen` and `rejected`;
 either may have `tools`, `id`, and assistant messages with `tool_calls`, whose arguments are an object or its JSON text. Values
-keep the types that they have. Parquet gives every struct of a column the keys of all of them, with nulls: those keys are taken
-off again, so that what is null on purpose must come as JSON text.
+keep the types that they have, and those are JSON's. A key of a row, a message, a call or a tool that is null is absent in every
+format. Parquet gives every struct of a column the keys of all of them, with nulls: inside arguments and schemas, where a null may
+be meant, those keys are taken off again, so that what is null on purpose must come as JSON text.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +26,7 @@ ROLES: Mapping[str, Role] = {"system": "system", "developer": "system", "user": 
                              "tool": "tool"}
 SUFFIXES = (".json", ".jsonl", ".parquet")
 IGNORED = ("id", "source")
+PLACE = re.compile(r"row \d+")       # the name of a row without an id
 
 
 class Unreadable(Exception):
@@ -62,17 +67,29 @@ def read_rows(data: bytes, suffix: str, *, pairs: bool) -> tuple[list[Row], dict
     found: list[Row] = []
     wrong: dict[str, str] = {}
     seen: set[str] = set()
-    for place, row in enumerate(_documents(data, suffix)):
-        name = str(row.get("id", f"row {place}")) if isinstance(row, dict) else f"row {place}"
-        if name in seen:
-            wrong[f"row {place}"] = f"an earlier row has the id {name}"
-            continue
-        seen.add(name)
+    for place, document in enumerate(_documents(data, suffix)):
+        name = f"row {place}"
         try:
+            row = _present(_plain(document), "it")
+            name = _name(row.get("id"), name, seen)
             found.append(_row(row, name, pairs=pairs))
         except (Unreadable, RecordError) as error:
             wrong[name] = str(error).split("\n")[0]
+        except RecursionError:
+            wrong[name] = "it is nested too deep"
     return found, wrong
+
+
+def _name(given: Any, place: str, seen: set[str]) -> str:
+    """A row's id, or its place; Unreadable where another row has it."""
+    if given is None:
+        return place
+    if not isinstance(given, str | int) or isinstance(given, bool) or PLACE.fullmatch(str(given)) or not str(given).strip():
+        raise Unreadable(f"an id is a text or a whole number, and none that means a place: {given!r}"[:160])
+    if str(given) in seen:
+        raise Unreadable(f"an earlier row has the id {given}")
+    seen.add(str(given))
+    return str(given)
 
 
 def _documents(data: bytes, suffix: str) -> list[Any]:
@@ -105,17 +122,48 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _row(row: Any, name: str, *, pairs: bool) -> Row:
-    if not isinstance(row, dict):
-        raise Unreadable("it is no object")
+def _plain(value: Any) -> Any:
+    """The value itself, where JSON has it; Unreadable for every other type, for numbers that are none and for broken text."""
+    if isinstance(value, str):
+        if any("\ud800" <= mark <= "\udfff" for mark in value):
+            raise Unreadable(f"it holds a text that is not valid Unicode: {value!r}"[:160])
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise Unreadable(f"it holds a key that is no text: {key!r}"[:160])
+            _plain(key)
+            _plain(item)
+    elif isinstance(value, list):
+        for item in value:
+            _plain(item)
+    elif not isinstance(value, bool | int | float | None) or (isinstance(value, float) and not math.isfinite(value)):
+        raise Unreadable(f"it holds what JSON has no value for: {value!r} of type {type(value).__name__}"[:160])
+    return value
+
+
+def _present(value: Any, what: str) -> dict[str, Any]:
+    """An object without the keys that are null."""
+    if not isinstance(value, dict):
+        raise Unreadable(f"{what} is no object")
+    return {key: item for key, item in value.items() if item is not None}
+
+
+def _known(value: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    if strange := sorted(set(value) - set(known)):
+        raise Unreadable(f"unknown key {strange[0]} of {what}; known are {', '.join(known)}")
+
+
+def _row(row: Mapping[str, Any], name: str, *, pairs: bool) -> Row:
     known = ("prompt", "chosen", "rejected", "tools") if pairs else ("messages", "prompt", "completion", "tools")
     if strange := sorted(set(row) - {*known, *IGNORED}):
         raise Unreadable(f"unknown key {strange[0]}; known are {', '.join((*known, *IGNORED))}")
-    tools = tuple(_tools(row.get("tools")))
+    tools = _tools(row.get("tools"))
     if not pairs:
+        if "messages" in row and (beside := [key for key in ("prompt", "completion") if key in row]):
+            raise Unreadable(f"it has messages and {beside[0]}: which of them is learnt is not said")
         turns = _turns(row["messages"], "user") if "messages" in row else (
             *_turns(_needed(row, "prompt"), "user"), *_turns(_needed(row, "completion"), "assistant"))
-        return Row(name=name, turns=_ordered(turns), tools=tools)
+        return Row(name=name, turns=_answered(_ordered(turns)), tools=tools)
     chosen, rejected = (_turns(_needed(row, key), "assistant") for key in ("chosen", "rejected"))
     prompt = _turns(row["prompt"], "user") if "prompt" in row else ()
     if not prompt:
@@ -125,7 +173,7 @@ def _row(row: Any, name: str, *, pairs: bool) -> Row:
         raise Unreadable("chosen and rejected are one assistant's turn each, behind the same prompt")
     if prompt[-1:] and prompt[-1].role == "assistant":
         raise Unreadable("the prompt ends with the assistant's own turn")
-    return Row(name=name, turns=_ordered(prompt), tools=tools, answers=(chosen[0], rejected[0]))
+    return Row(name=name, turns=_answered(_ordered(prompt)), tools=tools, answers=(chosen[0], rejected[0]))
 
 
 def _ordered(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
@@ -133,6 +181,16 @@ def _ordered(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
         raise Unreadable("it does not begin with what the policy is asked")
     if any(one.role == other.role == "assistant" for one, other in itertools.pairwise(turns)):
         raise Unreadable("two turns of the assistant follow each other")
+    return turns
+
+
+def _answered(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+    """The turns, of which every one that says which call it answers names an earlier one."""
+    made: set[str] = set()
+    for turn in turns:
+        if turn.answers is not None and turn.answers not in made:
+            raise Unreadable(f"a message answers the call {turn.answers!r}, which no earlier turn makes"[:160])
+        made.update(call.id for call in turn.calls)
     return turns
 
 
@@ -150,63 +208,111 @@ def _turns(value: Any, role: Role) -> tuple[Turn, ...]:
     return tuple(_turn(one) for one in value)
 
 
-def _turn(message: Any) -> Turn:
-    role = ROLES.get(str(message.get("role", ""))) if isinstance(message, dict) else None
+def _turn(document: Any) -> Turn:
+    message = _present(document, "a message")
+    role = ROLES.get(message["role"]) if isinstance(message.get("role"), str) else None
     if role is None:
         raise Unreadable(f"a message has a role of {', '.join(ROLES)}, got {message!r}"[:160])
-    if strange := sorted(set(message) - {"role", "content", "tool_calls", "tool_call_id", "name"}):
-        raise Unreadable(f"unknown key {strange[0]} of a message")
-    content, calls = message.get("content"), tuple(_calls(message.get("tool_calls")))
+    _known(message, ("role", "content", "tool_calls", "tool_call_id", "name"), "a message")
+    content, calls, answers = message.get("content"), _calls(message.get("tool_calls")), message.get("tool_call_id")
     if not isinstance(content, str | None) or (content is None and not calls):
         raise Unreadable(f"the content of a message is a text, got {type(content).__name__}")
+    if not isinstance(answers, str | None) or not isinstance(message.get("name"), str | None):
+        raise Unreadable(f"tool_call_id and name of a message are texts, got {answers!r} and {message.get('name')!r}"[:160])
     if calls and role != "assistant":
         raise Unreadable(f"tool_calls of {role}")
+    if answers is not None and role != "tool":
+        raise Unreadable(f"tool_call_id of {role}")
     if role == "assistant" and not (content or calls):
         raise Unreadable("an assistant's turn says nothing")
-    return Turn(role=role, text=content or "", calls=calls, answers=message.get("tool_call_id"))
+    return Turn(role=role, text=content or "", calls=calls, answers=answers)
 
 
-def _calls(value: Any) -> Iterator[ToolCall]:
+def _calls(value: Any) -> tuple[ToolCall, ...]:
     if not isinstance(value, list | None):
         raise Unreadable(f"tool_calls are a list, got {type(value).__name__}")
-    for place, call in enumerate(value or ()):
-        function = call.get("function", call) if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise Unreadable(f"a tool call has a name, got {call!r}"[:160])
-        if strange := sorted(map(str, set(function) - {"name", "arguments", "id", "type", "index"})):
-            raise Unreadable(f"unknown key {strange[0]} of a call")
-        given = function.get("arguments")
-        arguments = {} if given is None or given == "" else _json(given, "the arguments of a call")
-        if not isinstance(arguments, dict):
-            raise Unreadable(f"the arguments of {function['name']} are no object: {arguments!r}"[:160])
-        yield ToolCall(id=str(call.get("id", f"call_{place}")), name=function["name"], arguments=arguments)
+    calls = tuple(_call(one, place) for place, one in enumerate(value or ()))
+    if twice := _twice(call.id for call in calls):
+        raise Unreadable(f"two calls of one turn have the id {twice}")
+    return calls
 
 
-def _tools(value: Any) -> Iterator[ToolSchema]:
-    tools = _json(value or [], "tools")
+def _call(document: Any, place: int) -> ToolCall:
+    call = _present(document, "a tool call")
+    function = _function(call, ("name", "arguments"), ("id", "type", "index"), "a tool call")
+    given, own = function.get("arguments"), call.get("id", f"call_{place}")
+    if not isinstance(own, str):
+        raise Unreadable(f"the id of a call is a text, got {own!r}"[:160])
+    arguments = {} if given is None or given == "" else _json(given, "the arguments of a call")
+    if not isinstance(arguments, dict):
+        raise Unreadable(f"the arguments of {function['name']} are no object: {arguments!r}"[:160])
+    return ToolCall(id=own, name=function["name"], arguments=arguments)
+
+
+def _tools(value: Any) -> tuple[ToolSchema, ...]:
+    tools = [] if value is None else _json(value, "tools")
     if not isinstance(tools, list):
         raise Unreadable(f"tools are a list, got {type(tools).__name__}")
-    for one in tools:
-        tool = _json(one, "a tool")
-        function = tool.get("function", tool) if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise Unreadable(f"a tool is a function with a name, got {one!r}"[:160])
-        parameters = _json(function.get("parameters") or {"type": "object", "properties": {}}, "the parameters of a tool")
-        if not isinstance(parameters, dict):
-            raise Unreadable(f"the parameters of {function['name']} are no object: {parameters!r}"[:160])
-        yield ToolSchema(name=function["name"], description=function.get("description") or "", parameters=parameters)
+    found = tuple(_tool(_present(_json(one, "a tool"), "a tool")) for one in tools)
+    if twice := _twice(tool.name for tool in found):
+        raise Unreadable(f"two tools have the name {twice}")
+    return found
+
+
+def _tool(tool: Mapping[str, Any]) -> ToolSchema:
+    function = _function(tool, ("name", "description", "parameters", "strict"), ("type",), "a tool")
+    described, given = function.get("description", ""), function.get("parameters")
+    if not isinstance(described, str):
+        raise Unreadable(f"the description of {function['name']} is a text, got {described!r}"[:160])
+    parameters = {"type": "object", "properties": {}} if given is None else _json(given, "the parameters of a tool")
+    if not isinstance(parameters, dict):
+        raise Unreadable(f"the parameters of {function['name']} are no object: {parameters!r}"[:160])
+    required = parameters.get("required", [])
+    if not isinstance(required, list) or not isinstance(parameters.get("properties", {}), dict):
+        raise Unreadable(f"the parameters of {function['name']} are no JSON schema: {parameters!r}"[:160])
+    return ToolSchema(name=function["name"], description=described, parameters=parameters)
+
+
+def _function(outer: Mapping[str, Any], own: Sequence[str], around: Sequence[str], what: str) -> Mapping[str, Any]:
+    """The function that a tool or a call names: in an object of its own, or flat. Unknown keys and another type are refused."""
+    nested = "function" in outer
+    _known(outer, ("function", *around) if nested else (*own, *around), what)
+    function = _present(outer["function"], f"the function of {what}") if nested else outer
+    if nested:
+        _known(function, own, f"the function of {what}")
+    if not isinstance(function.get("name"), str) or outer.get("type", "function") != "function":
+        raise Unreadable(f"{what} is a function with a name, got {dict(outer)!r}"[:160])
+    return function
+
+
+def _twice(names: Iterable[str]) -> str | None:
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def _json(value: Any, what: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value, object_pairs_hook=_unique)
+        return _plain(json.loads(value, object_pairs_hook=_unique))
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"{what} cannot be read: {error}"[:160]) from None
 
 
-def called(row: Row) -> Sequence[str]:
-    """The tools that a row's turns call and that it does not describe."""
-    known = {tool.name for tool in row.tools}
-    return [call.name for turn in (*row.turns, *row.answers) for call in turn.calls if call.name not in known]
+def uncallable(row: Row) -> str | None:
+    """The first call that could not be meant as it stands: of a tool that is not described, or in which a table's nulls are left.
+
+    A null of Parquet is no argument, so that one which the tool requires is missing; a null of JSON is kept, so that one which
+    the tool does not name was added by whoever wrote the file.
+    """
+    known = {tool.name: tool for tool in row.tools}
+    for call in (call for turn in (*row.turns, *row.answers) for call in turn.calls):
+        if call.name not in known:
+            return f"it calls {call.name}, which its tools do not describe"
+        schema = known[call.name].parameters
+        missing = [name for name in schema.get("required", ()) if name not in call.arguments]
+        if missing:
+            return f"its call of {call.name} lacks {missing[0]}, which the tool requires; a null in Parquet must be JSON text"
+        added = [name for name, value in call.arguments.items() if value is None and name not in schema.get("properties", {})]
+        if added:
+            return f"its call of {call.name} gives null for {added[0]}, which the tool does not name: leave it out"
+    return None

@@ -11,7 +11,7 @@ from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.records import Candidate, Demonstration, Message, Ranking, Segment, Span, TaskId, ToolCall
 from rollbook.records.recipe import Conversations
 from rollbook.records.tasks import Owner
-from rollbook.rollouts.conversations import Row, Turn, Unreadable, called, read_rows
+from rollbook.rollouts.conversations import Row, Turn, Unreadable, read_rows, uncallable
 from rollbook.rollouts.dialects import Made, Malformed, dialect
 from rollbook.rollouts.rendering import Renderer
 
@@ -64,8 +64,8 @@ class _Maker:
         self.pairs: list[tuple[Row, tuple[int, ...], tuple[tuple[int, ...], ...]]] = []
 
     def add(self, row: Row) -> None:
-        if unknown := called(row):
-            raise Unreadable(f"it calls {unknown[0]}, which its tools do not describe")
+        if why := uncallable(row):
+            raise Unreadable(why)
         walked = self._walked(row)
         if row.answers:
             self._pair(row, tuple(token for one in walked.segments for token in one.token_ids))

@@ -1,6 +1,8 @@
 """Conversations of a file: tools and calls as at serving time, values of every type, no null that was not there."""
 
 import dataclasses
+import datetime
+import decimal
 import io
 import json
 
@@ -41,6 +43,13 @@ def chat(arguments, name="weather", tools=(WEATHER, REMIND)):
                          {"role": "assistant", "content": "It is mild."}], "tools": list(tools)}
 
 
+def answering(call_id, role="tool"):
+    row = chat({"city": "Oslo", "days": 3})
+    row["messages"][3] = {"role": role, "tool_call_id": call_id, "content": "18 degrees"}
+    return row
+
+
+HI = {"prompt": "Hi", "completion": "Hello"}
 ROWS = [chat({"city": "Oslo", "days": 3}), chat({"at": 7.5, "loud": True}, name="remind"), chat({"city": "Graz", "days": 1})]
 
 
@@ -164,7 +173,23 @@ def test_pairs_are_rankings_with_the_last_share_kept_apart_and_equal_answers_are
     (chat("[1]"), "are no object"), (chat("{"), "cannot be read"), (chat('{"a": 1, "a": 2}'), "a key twice"),
     (chat({"x": 1}, name="other"), "which its tools do not describe"), (chat({"x": 1}, tools=()), "do not describe"),
     (dict(chat({"city": "x"}), tools="{"), "tools cannot be read"),
-    (dict(chat({}), tools=[{"name": 3}]), "a function with a name")])
+    (dict(chat({}), tools=[{"name": 3}]), "a function with a name"), (dict(HI, tools=""), "tools cannot be read"),
+    (dict(HI, tools={}), "tools are a list, got dict"), (dict(HI, tools=0), "tools are a list, got int"),
+    (dict(HI, tools=[WEATHER, WEATHER]), "two tools have the name weather"),
+    (dict(HI, tools=[{**WEATHER, "extra": 1}]), "unknown key extra of a tool"),
+    (dict(HI, tools=[{"type": "function", "function": {"name": "f", "returns": {}}}]), "unknown key returns of the function"),
+    (dict(HI, tools=[{"type": "web_search", "name": "f"}]), "a function with a name"),
+    (dict(HI, tools=[{"name": "f", "description": ["x"]}]), "the description of f is a text"),
+    (dict(HI, messages=[{"role": "user", "content": "x"}]), "it has messages and prompt"),
+    (dict(HI, id=True), "an id is a text or a whole number"), (dict(HI, id=1.5), "an id is"),
+    (dict(HI, id="row 0"), "means a place"),
+    (dict(HI, tools=[{"name": "f", "parameters": {"type": "object", "required": 3}}]), "are no JSON schema"),
+    (dict(HI, prompt="\ud800"), "not valid Unicode"),
+    (dict(HI, tools=[{"name": "f", "description": "\udfff"}]), "not valid Unicode"),
+    (chat('{"city": "\\ud800", "days": 1}'), "not valid Unicode"), (chat('{"city": NaN, "days": 1}'), "JSON has no value for"),
+    (answering(3), "tool_call_id and name of a message are texts"), (answering("c9"), "which no earlier turn makes"),
+    (answering("c1", role="user"), "tool_call_id of user"), (chat({"city": "x"}), "lacks days, which the tool requires"),
+    (chat({"city": "x", "days": 1, "at": None}), "gives null for at, which the tool does not name")])
 def test_a_row_that_is_no_conversation_is_named_with_the_reason_and_the_others_stay(row, why):
     good = {"prompt": "Hi", "completion": "Hello"}
     made = given(json.dumps([good, row]).encode(), ".json", STAGE, TOKENIZER, "ab" * 32)
@@ -183,6 +208,43 @@ def test_a_template_says_whether_it_has_words_of_its_own_for_tools():
     written = "{% if tools %}{{ tools }}{% endif %}" + TOKENIZER.template
     own = ChatTokenizer(TOKENIZER._tokenizer, written, stop=[TURN_END], specials={})
     assert own.describes_tools and not TOKENIZER.describes_tools
+
+
+@pytest.mark.parametrize("value", [datetime.date(2020, 1, 2), b"raw", decimal.Decimal("1.5"), float("nan")])
+def test_a_value_of_parquet_that_json_does_not_have_makes_its_row_unreadable(value):
+    made = given(as_parquet([chat({"city": value, "days": 1})]), ".parquet", STAGE, TOKENIZER, "ab" * 32)
+    assert not made.demonstrations and "JSON has no value for" in made.wrong["row 0"], made.wrong
+
+
+def test_a_null_of_parquet_for_what_a_tool_requires_is_named_and_one_as_json_text_is_kept():
+    rows = [chat({"city": "Oslo", "days": 3}), chat({"city": None, "days": 1})]
+    made = given(as_parquet(rows), ".parquet", STAGE, TOKENIZER, "ab" * 32)
+    assert len(made.demonstrations) == 1 and "lacks city, which the tool requires" in made.wrong["row 1"]
+    rows = [chat(json.dumps(row["messages"][2]["tool_calls"][0]["function"]["arguments"])) for row in rows]
+    for suffix, data in ((".parquet", as_parquet(rows)), (".jsonl", as_lines(rows))):
+        made = given(data, suffix, STAGE, TOKENIZER, "ab" * 32)
+        assert not made.wrong and '"city": null' in made.demonstrations[1].messages[-3].content
+
+
+def test_what_is_null_around_the_arguments_is_absent_in_json_as_in_parquet():
+    """As `datasets` writes rows of several forms: every key in every row."""
+    full = {"role": None, "content": None, "tool_calls": None, "tool_call_id": None, "name": None}
+    row = chat({"city": "Oslo", "days": 3})
+    tools = [{**WEATHER, "function": {**WEATHER["function"], "strict": None}}]
+    wide = {"id": None, "prompt": None, "completion": None, "tools": tools,
+            "messages": [{**full, **one} for one in row["messages"]]}
+    narrow = dict(row, tools=[WEATHER])
+    told = [given(data, suffix, STAGE, TOKENIZER, "ab" * 32) for suffix, data in (
+        (".jsonl", as_lines([wide])), (".jsonl", as_lines([narrow])), (".parquet", as_parquet([wide])))]
+    assert not any(one.wrong for one in told) and told[0].demonstrations == told[1].demonstrations == told[2].demonstrations
+
+
+def test_rows_are_named_once_whatever_ids_they_have():
+    rows = [{"id": None, **HI}, {"id": "row 0", **HI}, {"id": 7, **HI}, {"id": "7", **HI}, {"id": None, **HI}, {"text": "x"}]
+    made = given(json.dumps(rows).encode(), ".json", STAGE, TOKENIZER, "ab" * 32)
+    assert [one.task for one in made.demonstrations] == ["given:row 0", "given:7", "given:row 4"]
+    assert sorted(made.wrong) == ["row 1", "row 3", "row 5"] and made.rows == len(rows)
+    assert "means a place" in made.wrong["row 1"] and "earlier row has the id 7" in made.wrong["row 3"]
 
 
 def test_two_rows_of_one_id_are_refused():
