@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ import torch
 from rollbook.environments.sandbox import CodeRunner, isolated_runner
 from rollbook.evaluation.protocols import registered
 from rollbook.models.load import Policy, load_policy
-from rollbook.records import ChatModel, Request, Tokenizer, canonical, digest, encode
+from rollbook.records import ChatModel, Fault, Request, Tokenizer, canonical, digest, encode
 from rollbook.records.curation import CuratedSet, CurationStage
 from rollbook.records.recipe import Pretrained
 from rollbook.records.sandbox import Language, SolutionRunner
@@ -32,6 +33,7 @@ from rollbook.tasks.curation.asking import asked, reference_of
 from rollbook.tasks.curation.consensus import CodeConsensus
 from rollbook.tasks.curation.pipeline import Chat, Grader
 
+Answer = str | Fault | None         # what a sample states, why there is no sample, or a sample that states nothing
 VERIFY_SECONDS, VERIFY_WORKERS = 2.0, 2
 ROWS_TOGETHER = 32          # rows that a grader answers between two writes of what it has
 
@@ -102,7 +104,7 @@ class Tools:
         return LocalChat(model.engine, model.tokenizer, name=settings.model, weights=model.weights, context=settings.context,
                          seed=self.pipeline.seed)
 
-    def solve(self, grader: str, rows: Sequence[Candidate], samples: int) -> list[Mapping[str, list[object]]]:
+    def solve(self, grader: str, rows: Sequence[Candidate], samples: int) -> list[Mapping[str, Any]]:
         """Every row's answers with what the verifier says of them. What was answered is kept, row by row, for a resumption."""
         settings = self.pipeline.graders[grader]
         model = self.model(settings.model, settings.context)
@@ -117,11 +119,12 @@ class Tools:
                 part = todo[start:start + ROWS_TOGETHER]
                 for row, answers in zip(part, self._answers(settings, model, part, samples), strict=True):
                     done[row.digest().hex()] = answers
-                    kept.write(canonical({"row": row.digest().hex(), "answers": answers}) + b"\n")
+                    if not any(isinstance(answer, Fault) for answer in answers):
+                        kept.write(canonical({"row": row.digest().hex(), "answers": answers}) + b"\n")
                 kept.flush()
         return [self._graded(row, done[row.digest().hex()]) for row in rows]
 
-    def _answers(self, settings: Grader, model: Model, rows: Sequence[Candidate], samples: int) -> list[list[str | None]]:
+    def _answers(self, settings: Grader, model: Model, rows: Sequence[Candidate], samples: int) -> list[list[Answer]]:
         requests = []
         for row in rows:
             prompt = model.tokenizer.prompt(asked(row, settings.system_prompt))
@@ -129,20 +132,24 @@ class Tools:
                                  temperature=settings.temperature, top_p=1.0, top_k=0, min_p=0.0, seed=self.pipeline.seed)
                          for sample in range(samples)]
         done = model.engine.sample(requests)
-        said = [None if one.fault is not None else _stated(rows[place // samples], model.tokenizer.decode(one.token_ids))
+        said = [one.fault if one.fault is not None else _stated(rows[place // samples], model.tokenizer.decode(one.token_ids))
                 for place, one in enumerate(done)]
         return [said[place * samples:(place + 1) * samples] for place in range(len(rows))]
 
-    def _graded(self, row: Candidate, answers: Sequence[str | None]) -> Mapping[str, list[object]]:
-        """Answers with their verdicts; no box and no code block is a wrong answer, an undecided comparison is none."""
-        stated = [answer for answer in answers if answer is not None]
+    def _graded(self, row: Candidate, answers: Sequence[Answer]) -> Mapping[str, Any]:
+        """Answers with their verdicts; no box and no code block is a wrong answer. An undecided comparison is none, as is what
+        the engine could not answer: they are `unscored`, by reason."""
+        stated = [answer for answer in answers if isinstance(answer, str)]
         verdicts = iter(self._ran(row, stated) if row.kind == "code" else
                         self.equal([(answer, reference_of(row) or "") for answer in stated]))
-        passed: list[object] = []
+        passed: list[bool | None] = []
+        unscored: Counter[str] = Counter()
         for answer in answers:
-            outcome = False if answer is None else next(verdicts)
+            outcome = False if answer is None else f"fault: {answer.code}" if isinstance(answer, Fault) else next(verdicts)
             passed.append(outcome if isinstance(outcome, bool) else None)
-        return {"answers": list(answers), "passed": passed}
+            unscored.update([outcome] if isinstance(outcome, str) else [])
+        given = [None if isinstance(answer, Fault) else answer for answer in answers]
+        return {"answers": given, "passed": passed} | ({"unscored": dict(unscored)} if unscored else {})
 
     def _ran(self, row: Candidate, sources: Sequence[str]) -> list[bool | str]:
         """Whether each program passes all tests of a row; why that is unknown where it is."""
@@ -208,9 +215,9 @@ def _registered() -> dict[str, list[str]]:
             for bundle in registered()}
 
 
-def _answered(file: Path) -> dict[str, list[str | None]]:
+def _answered(file: Path) -> dict[str, list[Answer]]:
     """What a grader has already answered; a last line that was cut is left out."""
-    found: dict[str, list[str | None]] = {}
+    found: dict[str, list[Answer]] = {}
     if file.exists():
         whole = file.read_bytes()
         lines = whole.split(b"\n")

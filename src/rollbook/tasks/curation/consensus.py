@@ -55,10 +55,13 @@ class CodeConsensus:
         tests = [dict(test) for test in given if isinstance(test, Mapping) and isinstance(test.get("input"), wanted)]
         if len(tests) < len(given):
             changed["dropped: no input that a program can be given"] += len(given) - len(tests)
-        solutions = [str(one) for one in row.more.get("solutions") or ()]
+        offered = row.more.get("solutions") or ()
+        solutions = [one for one in offered if isinstance(one, str)]
+        if len(solutions) < len(offered):
+            changed["left out: a solution that is no text"] += len(offered) - len(solutions)
         if len(solutions) < self.solutions:
             return row if tests and all("output" in test for test in tests) else "too few solutions to make tests"
-        if row.more.get("language", "python") not in self.languages:
+        if (row.more.get("language") or "python") not in self.languages:
             return "in a language that is not run here"
         tests += [{"input": given} for given in made_inputs(tests, self.make_up_to, row.problem)]
         if not tests:
@@ -74,7 +77,11 @@ class CodeConsensus:
                 changed[fate] += 1
             if fate not in ("dropped: low agreement", "dropped: no output"):
                 kept.append(test)
-        return replace(row, more={**row.more, "tests": kept}) if kept else "no test left"
+        if not kept:
+            return "no test left"
+        if kept != list(given) and row.grades:
+            changed["grades by other tests left out"] += 1
+        return replace(row, grades=row.grades if kept == list(given) else {}, more={**row.more, "tests": kept})
 
     def _fate(self, test: dict[str, Any], said: Sequence[str | None]) -> tuple[str, dict[str, Any]]:
         """What becomes of a test by what the solutions gave on it."""
@@ -95,7 +102,7 @@ class CodeConsensus:
     def _outputs(self, row: Candidate, solutions: Sequence[str], inputs: Sequence[Any],
                  runner: SolutionRunner) -> list[list[str | None]]:
         """Per solution what it gives on every input, None where it gives nothing."""
-        function, language = row.more.get("function"), row.more.get("language", "python")
+        function, language = row.more.get("function"), row.more.get("language") or "python"
         given = [one.encode() if isinstance(one, str) else one for one in inputs]
         found = []
         for source in solutions:

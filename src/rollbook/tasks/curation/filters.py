@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,7 @@ class Helpers:
     runner: SolutionRunner | None = None
     embed: Callable[[Sequence[str]], np.ndarray] | None = None
     chat: ChatModel | None = None
-    solve: Callable[[str, Sequence[Candidate], int], Sequence[Mapping[str, list[object]]]] | None = None
+    solve: Callable[[str, Sequence[Candidate], int], Sequence[Mapping[str, Any]]] | None = None
 
     def need(self, name: str, kind: str) -> object:
         """The helper of that name; TaskError where it was not handed over."""
@@ -177,7 +178,7 @@ class Decontaminate:
     def apply(self, rows: Sequence[Candidate], helpers: Helpers) -> Filtered:
         reasons: dict[int, str] = {}
         notes: dict[str, Scalar] = {}
-        protected = {name: self._items(name, file, helpers) for name, file in self.protocols.items()}
+        protected = {name: self._items(name, file, helpers, notes) for name, file in self.protocols.items()}
         protected |= dict(helpers.registered) if self.registered else {}
         if not protected:
             raise TaskError("decontamination without a protocol protects nothing", got="none is named, none is registered",
@@ -190,12 +191,13 @@ class Decontaminate:
         done.rejected = {rows[place].number: why for place, why in reasons.items()}
         return done
 
-    def _items(self, name: str, file: str, helpers: Helpers) -> list[str]:
+    def _items(self, name: str, file: str, helpers: Helpers, notes: dict[str, Scalar]) -> list[str]:
         unread: Counter[str] = Counter()
         items = [row.problem for row in read_candidates([helpers.folder / file], unread)]
         if not items:
             raise TaskError(f"the protocol {name} has no readable item", why="nothing would be protected",
                             got=f"{file}, {sum(unread.values())} unreadable rows")
+        notes |= {f"{name} unreadable: {why}": count for why, count in sorted(unread.items())}
         return items
 
 

@@ -13,6 +13,7 @@ from rollbook.tasks.errors import TaskError
 
 NAMED = {"two_to_five_of_eight": (2, 5, 8)}      # Qwen2.5-Math (2409.12122 section 3.2)
 TOGETHER = 10_000                                 # rows whose answers are compared at one time: memory stays bounded
+LARGEST = 1e100                                   # of a score: its square is still a number
 DISTINCT = 8                                      # different answers of one task that are compared
 
 
@@ -34,6 +35,9 @@ class Grade:
                               else row
                               for row in rows])
         done.changed["graded"] = len(todo)
+        for grade in graded.values():
+            for why, count in grade.get("unscored", {}).items():
+                done.changed[f"samples without a verdict: {why}"] += count
         return done
 
 
@@ -86,8 +90,9 @@ class TwoPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MajorityDisagrees:
-    """Rejects rows where at least `share` of the grader's answers agree with one another and not with the reference: the
-    reference is probably wrong (2506.10910 section 4). Rows with fewer than `least` answers are left alone."""
+    """Rejects rows where at least `share` of the grader's answers agree with one another and not with the reference, and more
+    of them than with the reference: it is probably wrong (2506.10910 section 4). Rows with fewer than `least` answers are left
+    alone."""
 
     grader: str
     share: float = 0.5
@@ -103,7 +108,7 @@ class MajorityDisagrees:
         return done
 
     def _part(self, rows: Sequence[Candidate], equal: Equal) -> Filtered:
-        counts = {row.number: Counter(str(answer).strip() for answer in row.grades.get(self.grader, {}).get("answers", ())
+        counts = {row.number: Counter(str(answer).strip() for answer in row.grades.get(self.grader, {}).get("answers") or ()
                                       if answer is not None and str(answer).strip())
                   for row in rows if row.kind in ("math", "choice") and row.reference}
         counts = {number: found for number, found in counts.items() if found.total() >= self.least}
@@ -121,7 +126,9 @@ class MajorityDisagrees:
             if found is None or not wrong[row.number]:
                 return None
             agreeing = sum(found[answer] for answer in wrong[row.number] if same[row.number, answer] is True)
-            return "majority disagrees with the reference" if agreeing >= self.share * found.total() else None
+            supporting = sum(found[answer] for answer, _ in found.most_common(DISTINCT) if right[row.number, answer] is True)
+            condemned = agreeing >= self.share * found.total() and agreeing > supporting
+            return "majority disagrees with the reference" if condemned else None
         return by_reason(rows, reason)
 
 
@@ -132,8 +139,7 @@ class ScoreVariance:
     keep: int | None = None
 
     def apply(self, rows: Sequence[Candidate], helpers: Helpers) -> Filtered:
-        done = by_reason(rows,
-                         lambda row: None if variance(row.more.get("scores") or ()) is not None else "fewer than two scores")
+        done = by_reason(rows, lambda row: _unspread(row.more.get("scores") or ()))
         ordered = sorted(done.kept, key=lambda row: (-(variance(row.more["scores"]) or 0.0), row.number))
         cut = len(ordered) if self.keep is None else self.keep
         done.rejected |= dict.fromkeys((row.number for row in ordered[cut:]), "low score variance")
@@ -217,9 +223,17 @@ def out_of_bounds(found: tuple[int, int] | str, low: int, high: int, of: int) ->
     return "too hard" if count < low else "too easy" if count > high else None
 
 
+def _unspread(scores: Sequence[Any]) -> str | None:
+    """Why scores have no variance; a null is a sample that was not scored."""
+    known = [one for one in scores if one is not None]
+    if any(isinstance(one, bool) or not isinstance(one, (int, float)) or abs(one) > LARGEST for one in known):
+        return "a score that is no number"
+    return None if len(known) > 1 else "fewer than two scores"
+
+
 def variance(scores: Sequence[Any]) -> float | None:
     """Population variance; None for fewer than two numbers."""
-    known = [float(one) for one in scores if isinstance(one, (int, float)) and not isinstance(one, bool)]
+    known = [float(one) for one in scores if one is not None]
     if len(known) < 2:
         return None
     mean = sum(known) / len(known)

@@ -61,7 +61,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """What a curation file says. `input` are JSON-lines files beside it."""
+    """What a curation file says. `input` are files of rows beside it: JSON lines, JSON lists (.json), Parquet (.parquet)."""
 
     name: str
     input: tuple[str, ...]
@@ -103,6 +103,11 @@ def curate(pipeline: Pipeline, helpers: Helpers, out: Path, told: Told) -> Curat
     _claim(out, pipeline)
     unread: Counter[str] = Counter()
     held = list(read_candidates(files, unread))
+    if not held:
+        counted = ", ".join(f"{why} {count}" for why, count in sorted(unread.items()))
+        raise TaskError("no row of the input can be read", got=counted or "no row",
+                        why="an empty set would look like a strict one",
+                        fix="input is JSON lines, a JSON list (.json) or Parquet (.parquet); see docs/curation.md for a row")
     keys = {row.number: row.digest() for row in held}
     records = []
     for number, stage in enumerate(pipeline.stages, 1):
@@ -110,11 +115,11 @@ def curate(pipeline: Pipeline, helpers: Helpers, out: Path, told: Told) -> Curat
         before = rows_hash(keys[row.number] for row in held)
         settings = settings_digest(stage, pipeline, helpers)
         record = _done(folder, settings, before)
-        if record is None:
-            record, held = _run(Step(number=number, stage=stage, folder=folder, before=before, settings=settings), held, keys,
+        kept = None if record is None else _replayed(folder, held, keys, record)
+        if record is None or kept is None:
+            record, kept = _run(Step(number=number, stage=stage, folder=folder, before=before, settings=settings), held, keys,
                                 helpers)
-        else:
-            held = _replayed(folder, held, keys)
+        held = kept
         told(record)
         records.append(record)
     return _finished(pipeline, out, (held, records, unread, files))
@@ -177,8 +182,12 @@ def _store(folder: Path, record: CurationStage, done: Filtered, new: Sequence[Ca
     _write(part / "rejected.jsonl", ({"number": number, "reason": why} for number, why in sorted(done.rejected.items())))
     _write(part / "rows.jsonl", ({"number": row.number, **row.document()} for row in new))
     (part / "record.json").write_bytes(canonical(encode(record)) + b"\n")
-    shutil.rmtree(folder, ignore_errors=True)
+    gone = folder.with_name(folder.name + ".gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    if folder.exists():
+        folder.rename(gone)
     part.rename(folder)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _done(folder: Path, settings: str, before: str) -> CurationStage | None:
@@ -190,23 +199,35 @@ def _done(folder: Path, settings: str, before: str) -> CurationStage | None:
     return record if (record.settings, record.before) == (settings, before) else None
 
 
-def _replayed(folder: Path, held: Sequence[Candidate], keys: dict[int, bytes]) -> list[Candidate]:
-    """The rows that a stage kept, as it left them."""
+def _replayed(folder: Path, held: Sequence[Candidate], keys: dict[int, bytes], record: CurationStage) -> list[Candidate] | None:
+    """The rows that a stage kept, as it left them; None where its files do not give what its record says, so that it runs
+    again."""
     known = {row.number: row for row in held}
-    with (folder / "rows.jsonl").open("rb") as lines:
-        for line in lines:
-            number = json.loads(line)["number"]
-            row = candidate_of(json.dumps({k: v for k, v in json.loads(line).items() if k != "number"}).encode(), number)
-            assert isinstance(row, Candidate), row
-            known[number] = row
-            keys[number] = row.digest()
-    return [known[number] for number in np.load(folder / "kept.npy").tolist()]
+    names = dict(keys)
+    try:
+        with (folder / "rows.jsonl").open("rb") as lines:
+            for line in lines:
+                number = json.loads(line)["number"]
+                row = candidate_of(canonical({k: v for k, v in json.loads(line).items() if k != "number"}), number)
+                if not isinstance(row, Candidate):
+                    return None
+                known[number] = row
+                names[number] = row.digest()
+        kept = [known[number] for number in np.load(folder / "kept.npy").tolist()]
+        (folder / "rejected.jsonl").stat()
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        return None
+    if rows_hash(names[row.number] for row in kept) != record.after:
+        return None
+    keys.update(names)
+    return kept
 
 
 def _finished(pipeline: Pipeline, out: Path, made: tuple[Sequence[Candidate], Sequence[CurationStage], Counter[str],
                                                         Sequence[Path]]) -> CuratedSet:
     held, records, unread, files = made
     part = out / "tasks.jsonl.part"
+    part.unlink(missing_ok=True)
     _write(part, (row.document() for row in held))
     name = _file_digest(part)
     made_set = CuratedSet(name=pipeline.name, tasks=name, rows=len(held), sides=units.sides(held),
@@ -214,21 +235,32 @@ def _finished(pipeline: Pipeline, out: Path, made: tuple[Sequence[Candidate], Se
                        sources={file.name: _file_digest(file) for file in files}, pipeline=digest(canonical(encode(pipeline))))
     os.chmod(part, 0o444)
     part.replace(out / "tasks.jsonl")
-    (out / "taskset.json").write_bytes(canonical(encode(made_set)) + b"\n")
+    _replace(out / "taskset.json", canonical(encode(made_set)) + b"\n")
     return made_set
+
+
+def _replace(file: Path, data: bytes) -> None:
+    """Writes a file beside its place and moves it there: it is there whole or as it was."""
+    part = file.with_name(file.name + ".part")
+    part.write_bytes(data)
+    part.replace(file)
 
 
 def _claim(out: Path, pipeline: Pipeline) -> None:
     """A folder belongs to one pipeline by name: another one is refused, a changed one goes on from what still holds."""
     file = out / "pipeline.json"
     if file.exists():
-        other = json.loads(file.read_bytes()).get("name")
+        try:
+            other = json.loads(file.read_bytes()).get("name")
+        except (ValueError, AttributeError):
+            raise TaskError(f"{file} cannot be read", got=repr(file.read_bytes()[:40]), why="it says whose this folder is",
+                            fix="remove the folder, or choose another one with --out") from None
         if other != pipeline.name:
             raise TaskError("this folder holds another curation", got=f"{other}, not {pipeline.name}",
                             fix="choose another folder with --out")
-    elif any(out.iterdir()):
+    elif any(other != file.with_name(file.name + ".part") for other in out.iterdir()):
         raise TaskError("the folder is not empty and holds no curation", got=str(out), fix="choose another folder with --out")
-    file.write_bytes(canonical(encode(pipeline)) + b"\n")
+    _replace(file, canonical(encode(pipeline)) + b"\n")
 
 
 def read_task_set(folder: Path) -> tuple[CuratedSet, list[dict[str, Any]]]:

@@ -38,6 +38,7 @@ give the answer away? Reply yes or no."""
 NO_STATEMENT = re.compile(r"\b(?:all|none|both|neither|either|two|any) of (?:the )?(?:above|these|them)\b|"
                           r"\bcannot be determined\b|^\s*(?:both|neither)\b", re.IGNORECASE)
 AMONG = re.compile(r"\bwhich (?:one )?of (?:the following|these)\b", re.IGNORECASE)
+MEASURED = ("scores", "traces")     # beside grades, what was measured of a row as it was
 NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -45,7 +46,8 @@ NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 class ChoiceToStatement:
     """Rewrites multiple-choice rows as statement rows whose reference is the right option's text; a judge must accept each one.
 
-    Rows whose right option only means something beside the others are rejected.
+    Rows whose right option only means something beside the others are rejected. Grades, scores and traces of the choice go: they
+    say nothing of the statement.
     """
 
     max_tokens: int = 512
@@ -87,9 +89,10 @@ class ChoiceToStatement:
             return "the judge answered nonsense"
         if word == "no":
             return "the judge refused the statement"
-        more = {key: value for key, value in row.more.items() if key != "options"}
+        more = {key: value for key, value in row.more.items() if key not in ("options", *MEASURED)}
         right = str(row.more["options"][fit[row.number]]).strip()
-        return replace(row, kind="math", problem=version.strip(), reference=right, more={**more, "rewritten_from": row.problem})
+        return replace(row, kind="math", problem=version.strip(), reference=right, grades={},
+                       more={**more, "rewritten_from": row.problem})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,8 @@ class CodeLanguages:
     """Asks for code rows that read standard input and print in each of `languages`, one row for each (2506.10910 section 4).
 
     `ask` maps a language to the sentence that is put behind the problem. Such rows share their lineage, so that no split parts
-    them; solutions stay with the row of their own language. Rows with a function to call are left as they are.
+    them; solutions, grades, scores and traces stay with the row of their own language. Rows with a function to call are left as
+    they are.
     """
 
     ask: Mapping[Language, str]
@@ -120,11 +124,11 @@ class CodeLanguages:
 
 
 def _in(row: Candidate, language: Language, sentence: str, number: int) -> Candidate:
-    own = row.more.get("language", "python") == language
-    more = {key: value for key, value in row.more.items() if key != "solutions" or own}
+    own = (row.more.get("language") or "python") == language
+    more = {key: value for key, value in row.more.items() if own or key not in ("solutions", *MEASURED)}
     family = row.lineage.get("parent") or row.digest().hex()
     return replace(row, number=number, problem=f"{row.problem.rstrip()}\n\n{sentence}", lineage={**row.lineage, "parent": family},
-                   more={**more, "language": language})
+                   grades=row.grades if own else {}, more={**more, "language": language})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +151,8 @@ class MixGeneral:
         last = max((row.number for row in rows), default=0)
         chosen = random.Random(f"general/{self.seed}").sample(held, wanted)
         added = [replace(row, number=last + place, kind="general") for place, row in enumerate(chosen, 1)]
-        return Filtered(kept=[*rows, *added], added=len(added), notes={"general rows": len(added), "unreadable": unread.total()})
+        return Filtered(kept=[*rows, *added], added=len(added), notes={"general rows": len(added)} | {
+            f"unreadable: {why}": count for why, count in sorted(unread.items())})
 
 
 def right_option(row: Candidate) -> int | str:
