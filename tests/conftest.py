@@ -5,6 +5,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")       # as `make test` has it; several threads a test wait for each other
+
 import torch
 
 ROOT = Path(__file__).parent

@@ -158,11 +158,14 @@ def matrix(releases: tuple[str, ...], html: Path | None, as_json: bool) -> None:
     registry = builtin()
     rows = made(registry, releases)
     if html is not None:
-        from rollbook.ledger.layout import refusing
+        from rollbook.records.errors import RollbookError
         from rollbook.report.matrix_page import render
 
-        with refusing(f"{html} could not be written"):
+        try:
             html.write_text(render(registry, releases), encoding="utf-8")
+        except OSError as error:
+            raise RollbookError(f"{html} could not be written", got=error.strerror or type(error).__name__,
+                                fix="give a file in a folder that exists and may be written") from error
         click.echo(f"matrix: {html}", err=as_json)
     if as_json:
         _print_json([_row_document(row) for row in rows])

@@ -136,12 +136,15 @@ def _clusters(gains: Mapping[str, float], families: Mapping[str, str]) -> Mappin
 
 
 def _p_value(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """McNemar's exact test where all outcomes are right or wrong, else the paired t-test; None where no pair differs."""
+    """McNemar's exact test where all outcomes are right or wrong, else the paired t-test; None where no pair differs.
+
+    Where all pairs differ by the same amount there is no variance to compare it with: then the exact sign test.
+    """
     if all(value in (0.0, 1.0) for pair in pairs for value in pair):
         return mcnemar([b for b, _ in pairs], [a for _, a in pairs])
     gains = [a - b for b, a in pairs]
     if len(set(gains)) < 2:
-        return None
+        return 2.0 ** (1 - len(gains)) if gains[0] else None
     return float(stats.ttest_1samp(gains, 0.0).pvalue)
 
 

@@ -101,7 +101,8 @@ def test_the_matrix_is_written_as_a_page(tmp_path: Path) -> None:
     file = tmp_path / "matrix.html"
     assert shown("evidence", "matrix", "magistral-small", "--html", str(file)) == f"matrix: {file}\n"
     assert "mistral.magistral-small.epsilon_high" in file.read_text()
-    assert rollbook("evidence", "matrix", "--html", str(tmp_path / "none" / "m.html")).exit_code == 2
+    refused = rollbook("evidence", "matrix", "--html", str(tmp_path / "none" / "m.html"))
+    assert refused.exit_code == 2 and "a folder that exists" in refused.stderr and "resume" not in refused.stderr
 
 
 def test_the_score_of_a_release_names_each_of_the_ten_parts_and_what_is_withheld() -> None:

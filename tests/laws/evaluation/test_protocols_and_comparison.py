@@ -9,11 +9,13 @@ import pytest
 from eval_samples import CIRCUMSTANCES, REWARD, bundle, setting, task
 
 from rollbook.evaluation import protocols
-from rollbook.evaluation.comparison import Answered, Side, Training, compared, systems
+from rollbook.evaluation.comparison import Answered, Side, Training, compared, gain_of, systems
 from rollbook.evaluation.differences import ComparisonRefused, Difference, differences, the_one_difference
 from rollbook.evaluation.protocols import ProtocolRefused
+from rollbook.evaluation.statistics import wilson
+from rollbook.orchestration.stages.evaluation import unscored
 from rollbook.orchestration.varying import vary
-from rollbook.records import Aggregation, EvaluationResult, Interval, RecordError, Spend
+from rollbook.records import Aggregation, EvalReport, EvaluationResult, Interval, RecordError, Spend
 from rollbook.records.recipe import EnvironmentReward, EnvironmentSettings, SamplingSettings
 from rollbook.tasks import Likeness
 from rollbook.tasks import Side as Tasks
@@ -266,3 +268,18 @@ def test_a_larger_training_budget_is_said_and_an_equal_one_separates_the_system(
     assert "tokens trained on: 2.00 times" in systems(side(values, training=spent), side(values, training=more))[1]
     assert systems(side(values, training=spent), side(values, training=faster))[1].startswith("equal tokens generated")
     assert "not on record" in systems(side(values), side(values, training=spent))[1]
+
+
+def test_a_gain_that_is_the_same_for_every_problem_is_tested_by_its_signs_and_not_called_no_difference():
+    families = {str(n): "one" for n in range(8)}
+    few = gain_of("all", {str(n): (0.0, 0.5) for n in range(4)}, families)
+    many = gain_of("all", {str(n): (0.0, 0.5) for n in range(8)}, families)
+    assert (few.p_value, few.claim, many.p_value, many.claim) == (0.125, "none", 2.0 ** -7, "gain")
+    assert gain_of("all", {str(n): (0.5, 0.5) for n in range(8)}, families).p_value is None
+
+
+def test_an_evaluation_says_of_how_many_tasks_its_accuracy_is_where_some_have_no_verdict():
+    accuracy = wilson(1, 2)
+    made = EvalReport(protocol="P", stage="e", policy="V", weights="w", accuracy=accuracy, format_rate=None, unscored=6,
+                      in_family=True, outcomes={"a": 1.0, "b": 0.0, "c": None, "d": None}, by_family={}, mean_tokens=1.0)
+    assert unscored("e", made) == "e: attempts without a verdict, in no mean: 6; the accuracy is of 2 of 4 tasks"

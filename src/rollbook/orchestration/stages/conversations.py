@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollbook.orchestration.giving import told
 from rollbook.orchestration.session import Session
 from rollbook.records import Collected, digest
 from rollbook.records.recipe import Conversations
@@ -12,7 +11,7 @@ from rollbook.rollouts.given import given
 
 
 def run(session: Session, name: str, stage: Conversations) -> None:
-    """Writes what the file gives; its bytes were stored when the run began."""
+    """Writes what the file gives; its bytes were stored, and what becomes of its rows was told, when the run began."""
     policy = session.take(stage.policy)
     data = session.ledger.get(str(stage.sha256))
     suffix = Path(stage.path).suffix
@@ -23,7 +22,5 @@ def run(session: Session, name: str, stage: Conversations) -> None:
         session.ledger.write_table(f"{name}/rankings", made.rankings)
     session.ledger.append(Collected(stage=name, policy=policy.id, sha256=session.ledger.put(data), suffix=suffix, rows=made.rows,
                                     kept=len(made.demonstrations) + len(made.rankings), left=made.left))
-    for line in told(name, made):
-        session.progress.note(line)
     session.progress.step(1, {})
     session.finish(name, "Conversations", policy, policy)

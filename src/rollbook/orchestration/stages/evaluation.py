@@ -34,8 +34,16 @@ def run(session: Session, name: str, stage: Evaluate) -> None:
         last = max(best.picked, key=int)
         session.progress.note(f"{name}: best of {last} by {stage.scorer} {best.picked[last]:.1%}, one answer "
                               f"{best.picked['1']:.1%}, possible {best.possible[last]:.1%}")
+    if done.report.unscored:
+        session.progress.note(unscored(name, done.report))
     session.progress.step(1, {"eval/heldout_accuracy": done.report.accuracy.estimate})
     session.finish(name, "Evaluate", policy, policy)
+
+
+def unscored(name: str, report: EvalReport) -> str:
+    """Of how many tasks an accuracy is where some attempts have no verdict."""
+    return (f"{name}: attempts without a verdict, in no mean: {report.unscored}; the accuracy is of {report.accuracy.count} of "
+            f"{len(report.outcomes)} tasks")
 
 
 def best_of(session: Session, name: str, stage: Evaluate, done: Evaluated) -> BestOf:
