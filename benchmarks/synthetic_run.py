@@ -23,7 +23,8 @@ from rollbook.objectives import total_loss
 from rollbook.objectives.core import Objective
 from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.proof import prove
-from rollbook.orchestration.run import LIKENESS, _tasks
+from rollbook.orchestration.run import _tasks
+from rollbook.orchestration.sourcing import LIKENESS
 from rollbook.orchestration.session import TaskStream
 from rollbook.orchestration.step import PolicyRun, StepSettings, Waves, step
 from rollbook.recipes import load, resolve

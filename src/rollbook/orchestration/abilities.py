@@ -28,6 +28,7 @@ from rollbook.records import (
     Aggregation,
     EvaluationProtocol,
     LedgerError,
+    PolicyVersion,
     StageEnd,
     canonical,
     content_id,
@@ -35,8 +36,9 @@ from rollbook.records import (
 )
 from rollbook.records.graph import START
 from rollbook.records.recipe import SamplingSettings
+from rollbook.records.suites import Ability
 from rollbook.rollouts.solve import SCAFFOLD
-from rollbook.tasks.abilities import Ability, ability_tasks, reward_of
+from rollbook.tasks.abilities import ability_tasks, reward_of
 
 FOLDER = "abilities"
 CHANGES = "changes.json"
@@ -64,7 +66,7 @@ def measure(run: Path, suites: Suites, progress: Progress, *, stages: Sequence[s
         try:
             for name in dict.fromkeys(place for pair in asked for place in pair):
                 folders[name] = _asked(run, ability, suites, _subject(run, name), (progress, dtype))
-            changes += [_change(ability, folders, pair) for pair in asked]
+            changes += [change(ability, folders, pair) for pair in asked]
         except (ProtocolRefused, ComparisonRefused) as error:
             left_out[ability] = f"{error.what}: {error.got}"
     made = Abilities(run=genesis, changes=tuple(changes), left_out=left_out)
@@ -94,11 +96,16 @@ def _asked(run: Path, ability: Ability, suites: Suites, who: Subject, how: tuple
     assert isinstance(who.policy, Policy)
     bundle = suite(ability, suites, who.policy)
     check_fits(bundle, who.policy)
-    folder = run / FOLDER / f"{ability}-{bundle.protocol.id.rpartition(':')[2][:12]}" / str(who.stage)
+    folder = place(run, ability, bundle, str(who.stage))
     folder.parent.mkdir(parents=True, exist_ok=True)
     progress, dtype = how
     evaluate_into(folder, bundle, who, progress, dtype=dtype)
     return folder
+
+
+def place(run: Path, ability: str, bundle: Bundle, name: str) -> Path:
+    """The folder of one policy's answers to a suite."""
+    return run / FOLDER / f"{ability}-{bundle.protocol.id.rpartition(':')[2][:12]}" / name
 
 
 def _subject(run: Path, stage: str) -> Subject:
@@ -110,23 +117,30 @@ def _subject(run: Path, stage: str) -> Subject:
 def _stages(run: Path, wanted: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], str]:
     """Pairs (before, after) of stages: each that moved the policy against what it began with, then the whole run."""
     with Ledger.open(run, write=False) as ledger:
-        ends = list(ledger.records(StageEnd))
-        genesis = ledger.genesis
-    moved = [end for end in ends if end.started != end.ended and end.checkpoint is not None]
-    if strange := sorted(set(wanted) - {end.stage for end in moved}):
+        pairs, genesis = moves(ledger), ledger.genesis
+    after = dict.fromkeys(name for _, name in pairs)
+    if strange := sorted(set(wanted) - set(after)):
         raise LedgerError("no finished stage of this run that moved its policy has this name", got=", ".join(strange),
-                          fix=f"one of {', '.join(end.stage for end in moved) or 'none: nothing was trained yet'}")
-    if not moved:
+                          fix=f"one of {', '.join(after) or 'none: nothing was trained yet'}")
+    if not pairs:
         raise LedgerError("no stage of this run has moved its policy", got=run.name, why="there is no change to measure",
                           fix="give a run whose first training stage has ended")
-    left: Mapping[str, str] = {end.ended: end.stage for end in moved}
-    chosen = [end for end in moved if not wanted or end.stage in wanted]
-    pairs = [(left.get(end.started, START), end.stage) for end in chosen]
-    whole = (START, moved[-1].stage)
-    return (*pairs, *(() if whole in pairs or wanted else (whole,))), genesis
+    named = tuple(next(pair for pair in pairs if pair[1] == name) for name in after if name in wanted)
+    return (named or pairs), genesis
 
 
-def _change(ability: str, folders: Mapping[str, Path], pair: tuple[str, str]) -> AbilityChange:
+def moves(ledger: Ledger) -> tuple[tuple[str, str], ...]:
+    """Pairs (before, after) of stages: each that ended with other weights than it began with, then the whole run."""
+    weights = {version.id: version.weights for version in ledger.records(PolicyVersion)}
+    moved = [end for end in ledger.records(StageEnd) if weights[end.started] != weights[end.ended]]
+    left: Mapping[str, str] = {weights[end.ended]: end.stage for end in moved}
+    pairs = [(left.get(weights[end.started], START), end.stage) for end in moved]
+    whole = [(START, moved[-1].stage)] if moved and (START, moved[-1].stage) not in pairs else []
+    return (*pairs, *whole)
+
+
+def change(ability: str, folders: Mapping[str, Path], pair: tuple[str, str]) -> AbilityChange:
+    """An ability before and after, from the two folders of a pair of stages."""
     made, _, _ = compare(folders[pair[0]], folders[pair[1]], policy_as_one=True)
     return AbilityChange(ability=ability, before=pair[0], after=pair[1], share_before=made.whole.before,
                          share_after=made.whole.after, gain=made.whole.gain, p_value=made.whole.p_value, claim=made.whole.claim)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollbook.evaluation.protocols import Bundle, ProtocolRefused
 from rollbook.ledger import Ledger
-from rollbook.orchestration.run import LIKENESS
+from rollbook.orchestration.sourcing import LIKENESS
 from rollbook.records import RawTask, Task, content_id
 from rollbook.records.graph import START
 from rollbook.tasks import Side, decontaminate

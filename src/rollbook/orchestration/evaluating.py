@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rollbook.evaluation.heldout import tasks_hash
 from rollbook.evaluation.protocols import Bundle, ProtocolRefused, check_name, reward_name, system_prompt
 from rollbook.evaluation.results import Origin, Tally
@@ -32,6 +34,7 @@ from rollbook.orchestration.surroundings import Surroundings, surroundings
 from rollbook.records import (
     Aggregation,
     Census,
+    EnvironmentProof,
     EvalReport,
     EvaluationProtocol,
     EvaluationResult,
@@ -163,16 +166,20 @@ class Running:
     asks: Asks
     used: Judging
     around: Surroundings | None
+    proven: dict[str, EnvironmentProof]
 
 
-def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progress, *, dtype: str,
-                  answers: Path | None = None) -> EvaluationResult:
+def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progress, *, dtype: str | torch.dtype,
+                  answers: Path | None = None, proven: dict[str, EnvironmentProof] | None = None) -> EvaluationResult:
     """Evaluates into a new folder, or goes on with the one that is there; the result is the same either way.
 
-    `answers` is the folder of a finished evaluation whose answers are judged instead of asking again.
+    `answers` is the folder of a finished evaluation whose answers are judged instead of asking again. A name of a precision sets
+    the process up; a `torch.dtype` is that of a process that is set up already. `proven` holds what this process has proved of
+    protocols that it asks again and again, by their ids, and is added to.
     """
     check_name(bundle.protocol.name)
-    compute = prepare(RunSettings(seed=bundle.protocol.seed, device="cpu", threads=0, dtype=_dtype(dtype)))
+    compute = dtype if isinstance(dtype, torch.dtype) else prepare(
+        RunSettings(seed=bundle.protocol.seed, device="cpu", threads=0, dtype=_dtype(dtype)))
     answerer: Answerer = (Remote(subject.policy, bundle) if isinstance(subject.policy, Endpoint)
                           else Embedded(subject.policy, bundle, compute, subject.weights))
     manifest, protocol = _manifest(bundle, subject, answerer), bundle.protocol
@@ -191,7 +198,7 @@ def evaluate_into(out: Path, bundle: Bundle, subject: Subject, progress: Progres
         with _opened(out, manifest) as ledger:
             asks = answerer.asks(protocol, around)
             running = Running(bundle=bundle, subject=subject, ledger=ledger, used=used, around=around, answerer=answerer,
-                              asks=asks if given is None else given.behind(asks))
+                              asks=asks if given is None else given.behind(asks), proven={} if proven is None else proven)
             _begin(running)
             return _finish(running, _all_parts(running, progress), progress)
 
@@ -262,9 +269,16 @@ def _begin(running: Running) -> None:
         ledger.write_table("tasks/raw", bundle.raws)
         ledger.write_table("tasks/heldout", bundle.tasks)
         ledger.append(running.used.judge.composition)
-        ledger.append(prove(running.used.image, running.used.judge, bundle.protocol.reward, bundle.tasks)
-                      if running.around is None else prove_environment(running.around, bundle.protocol.reward, bundle.tasks))
+        if bundle.protocol.id not in running.proven:
+            running.proven[bundle.protocol.id] = _proof(running)
+        ledger.append(running.proven[bundle.protocol.id])
     answerer.begin(ledger, begun)
+
+
+def _proof(running: Running) -> EnvironmentProof:
+    reward, tasks = running.bundle.protocol.reward, running.bundle.tasks
+    return (prove(running.used.image, running.used.judge, reward, tasks) if running.around is None
+            else prove_environment(running.around, reward, tasks))
 
 
 def _all_parts(running: Running, progress: Progress) -> float:

@@ -15,7 +15,7 @@ from rollbook.records.codec import canonical
 from rollbook.records.graph import inputs, order, scored_by
 
 OWN_WATCH = ("code.source",)        # beside what moves a run: the program itself
-BASE = ("run", "model", "tasks", "environment", "reward", "judges")
+BASE = ("run", "model", "tasks", "environment", "reward", "judges", "suites")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,10 @@ def reusable(recipe: ResolvedRecipe, manifest: Mapping[str, Any], reuse: Reuse) 
 
     With `reuse.again` everything before that stage must be there, and nothing from it on is taken.
     """
+    if recipe.settings.suites is not None:
+        raise RecipeError("nothing is taken over into a run that asks suites along", got="suites",
+                          why="the answers of the earlier run's policies are in folders that name that run",
+                          fix="leave out --reuse: every stage is made again")
     wanted = list(stage_keys(recipe).items())
     if reuse.again is not None and reuse.again not in dict(wanted):
         raise RecipeError("the recipe has no stage to start from by this name", got=reuse.again,

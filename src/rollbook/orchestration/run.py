@@ -19,6 +19,7 @@ from rollbook.ledger import Ledger, environment_manifest
 from rollbook.ledger.manifest import without_home
 from rollbook.models.load import Policy, load_policy, news, placed
 from rollbook.models.runtime import device_of, named, prepare
+from rollbook.orchestration.along import Along, check_suites
 from rollbook.orchestration.engines import engine_of
 from rollbook.orchestration.environment_proof import prove_environment
 from rollbook.orchestration.giving import checked
@@ -28,7 +29,7 @@ from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.reuse import Reuse, reusable, take_over
 from rollbook.orchestration.session import Progress, Session
-from rollbook.orchestration.sourcing import curated_tasks, kept_set, pinned, record_set
+from rollbook.orchestration.sourcing import LIKENESS, curated_tasks, kept_set, pinned, record_set
 from rollbook.orchestration.stages import run_stage, steps_of
 from rollbook.orchestration.state import StepState, drop_state, read_state, restore
 from rollbook.orchestration.supported import check_curated_families, check_pruned, check_supported, check_weights, check_written
@@ -52,10 +53,9 @@ from rollbook.records.recipe import (
     Pretrained,
     Settings,
 )
-from rollbook.tasks import Acquired, Likeness, Side, Split, acquire, decontaminate, shares, split
+from rollbook.tasks import Acquired, Side, Split, acquire, decontaminate, shares, split
 from rollbook.tasks.curated import Stored
 
-LIKENESS = Likeness(ngram=13, jaccard=0.8, boilerplate=0.05)      # 13 words: GPT-3's overlap, arXiv 2005.14165 appendix C
 ACQUIRED_AT = "2026-11-29"      # the day the generators' version was pinned; part of every raw task
 
 
@@ -76,6 +76,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     progress.note("loading the model")
     policy = _loaded(recipe.settings, progress)
     check_pruned(recipe.settings, policy)
+    check_suites(recipe.settings, policy)
     recipe, files = checked(recipe, policy.tokenizer, progress, store)
     acquired, sides = _tasks(recipe.settings, kept)
     for why, count in acquired.rejected.items() if acquired.curated is not None else ():
@@ -135,6 +136,8 @@ def _go(session: Session, state: StepState | None, until: str | None = None) -> 
     names = order(stages, session.settings.rewards)
     done = {end.stage for end in session.ledger.records(StageEnd)}
     with _stoppable(session):
+        if session.along is not None and state is None and not done:
+            session.along.begin()
         for index, name in enumerate(names, start=1):
             if name in done:
                 continue
@@ -148,6 +151,8 @@ def _go(session: Session, state: StepState | None, until: str | None = None) -> 
             except Diverged as error:
                 session.ledger.append(RunEnd(status="diverged", detail=str(error), observed=_spent(session)))
                 raise
+            if session.along is not None:
+                session.along.told(name)
             if name == until:
                 session.progress.note(f"stopped after {name}, as asked: `rollbook resume {session.root}` goes on")
                 return 0
@@ -196,6 +201,7 @@ def _session(recipe: ResolvedRecipe, ledger: Ledger, made: tuple[Policy, Split],
                               publisher=Publisher(ledger, policy.decoder, engine, next_index=0,
                                                   probe=policy.tokenizer.prompt(sides.train[0].prompt)), versions={},
                               around=around, progress=progress)
+            session.along = None if settings.suites is None else Along(session, settings.suites)
             yield session
         finally:
             default.judge.close()

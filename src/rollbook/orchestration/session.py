@@ -40,6 +40,7 @@ from rollbook.tasks import Split
 from rollbook.training.policy import frozen_copy
 
 if TYPE_CHECKING:
+    from rollbook.orchestration.along import Along
     from rollbook.orchestration.judges import Judging
 
 T = TypeVar("T")
@@ -89,6 +90,7 @@ class Session:
     checkpoints: dict[str, str] = field(default_factory=dict)
     resident: str | None = None
     around: Surroundings | None = None
+    along: Along | None = None
     stop: bool = False
     began: float = field(default_factory=time.monotonic)
 
@@ -142,6 +144,8 @@ class Session:
             save_checkpoint(self.root / checkpoint, self.policy.decoder, self.policy.tokenizer)
             self.checkpoints[ended.id] = checkpoint
             self.resident = ended.id
+            if self.along is not None:
+                self.along.ask(stage, None, ended)
         self.versions[stage] = ended
         self.ledger.append(StageEnd(stage=stage, kind=kind, started=started.id, ended=ended.id, checkpoint=checkpoint))
 

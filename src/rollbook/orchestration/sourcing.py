@@ -12,6 +12,8 @@ from rollbook.records.recipe import Provenance, TaskSettings
 from rollbook.tasks import Acquired, Likeness, Split
 from rollbook.tasks.curated import Stored, curated, read_curated
 
+LIKENESS = Likeness(ngram=13, jaccard=0.8, boilerplate=0.05)      # 13 words: GPT-3's overlap, arXiv 2005.14165 appendix C
+
 
 def pinned(recipe: ResolvedRecipe) -> ResolvedRecipe:
     """The recipe with the hash of the curated set that it names, so that no other set can take its place later."""

@@ -58,6 +58,7 @@ BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     r.OptimizerSettings: {"learning_rate": POSITIVE, "beta1": PROBABILITY, "beta2": PROBABILITY, "eps": POSITIVE,
                           "weight_decay": NATURAL, "warmup_steps": NATURAL, "max_grad_norm": POSITIVE},
     r.SamplingSettings: {"temperature": NATURAL, "top_p": Bound(0, 1, open_low=True), "top_k": NATURAL, "min_p": PROBABILITY},
+    r.SuiteSettings: {"every": NATURAL, "tasks": Bound(2), "max_tokens": COUNT, "seed": NATURAL},
     r.Evaluate: {"trials": COUNT, "seed": NATURAL},
     r.Sft: {"steps": COUNT, "batch": COUNT, "general_share": PROBABILITY, "fim": Bound(0, 1), "max_batch_tokens": COUNT},
     r.Repeats: dict.fromkeys(("period", "copies", "span"), COUNT),

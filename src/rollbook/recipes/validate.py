@@ -39,6 +39,7 @@ def check(settings: Settings, problems: Problems) -> None:
     _check_context(settings, problems)
     _check_families(settings, problems)
     _check_environment(settings, problems)
+    _check_suites(settings, problems)
     rewards.check(settings, problems)
     graph_check.check(settings.stages, problems)
     if isinstance(settings.model, Tiny):
@@ -122,6 +123,13 @@ def _check_environment(settings: Settings, problems: Problems) -> None:
     if (environment.turn_tokens or 0) > settings.tasks.max_tokens:
         refuse(problems, f"environment.turn_tokens must be at most tasks.max_tokens = {settings.tasks.max_tokens}",
                environment.turn_tokens, "a turn cannot have more tokens than the episode", "lower environment.turn_tokens")
+
+
+def _check_suites(settings: Settings, problems: Problems) -> None:
+    asked = settings.suites
+    if asked is not None and (not asked.abilities or len(set(asked.abilities)) < len(asked.abilities)):
+        refuse(problems, "suites.abilities must name at least one suite, each once", ", ".join(asked.abilities) or "none",
+               "each is asked on its own", "for example --set 'suites.abilities=[chat, format]', or leave out suites")
 
 
 def _check_families(settings: Settings, problems: Problems) -> None:

@@ -116,6 +116,7 @@ from rollbook.records.rollout import (
     group_name,
     sampled_hash,
 )
+from rollbook.records.suites import AbilityReport
 from rollbook.records.tasks import (
     Budget,
     Decontamination,
@@ -140,7 +141,8 @@ RECORDS = {
                 Batch, Update, PolicyVersion, ProtocolBundle, EvalReport, Comparison, GateDecision, StepReport, SftReport,
                 Selection, StageEnd, RunEnd, AuditReport, ResolvedRecipe, HostRun, HostTask, HostUpdate, HostCheckpoint,
                 HostEvaluation, Ranking, Revised, ModuleUpdate, ModuleVersion, Agreement, BestOf, Curation, Merged,
-                EvaluationProtocol, EvaluationResult, Incident, CurriculumReport, CurationStage, CuratedSet, Collected)
+                EvaluationProtocol, EvaluationResult, Incident, CurriculumReport, CurationStage, CuratedSet, Collected,
+                AbilityReport)
 }
 
 __all__ = [
@@ -149,6 +151,7 @@ __all__ = [
     "STAGES",
     "Abilities",
     "AbilityChange",
+    "AbilityReport",
     "AbsentComponent",
     "Acknowledgement",
     "Action",

@@ -36,6 +36,7 @@ from rollbook.records.stages import (
     RewardModel,
     Stage,
 )
+from rollbook.records.suites import SuiteSettings
 
 Label = Literal["D", "C", "R", "I", "U"]
 Scale = Literal["full", "lab", "tiny"]
@@ -277,7 +278,7 @@ class EnvironmentSettings:
 class Settings:
     """The typed body of a recipe at one scale. `reward` judges every stage that does not choose one of `rewards` by its name.
 
-    `judges` are models asked in words, which parts of rewards are measured by as `judge:NAME`.
+    `judges` are models asked in words, which parts of rewards are measured by as `judge:NAME`. `suites` are asked along the run.
     """
 
     run: RunSettings
@@ -288,6 +289,7 @@ class Settings:
     rewards: Mapping[str, Reward] = field(default_factory=dict)
     judges: Mapping[str, JudgeSettings] = field(default_factory=dict, metadata=SPARSE)
     environment: EnvironmentSettings | None = field(default=None, metadata=SPARSE)
+    suites: SuiteSettings | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +362,7 @@ __all__ = [
     "Settings",
     "Sft",
     "Stage",
+    "SuiteSettings",
     "TaskSettings",
     "Tiny",
     "Vllm",

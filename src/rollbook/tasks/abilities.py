@@ -15,13 +15,13 @@ import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from rollbook.records import Budget, Message, RawTask, Task, content_id
 from rollbook.records.composition import ComposedReward, Part
+from rollbook.records.suites import Ability
 from rollbook.tasks.errors import TaskError
 
-Ability = Literal["instructions", "format", "chat", "tools"]
 ABILITIES: tuple[Ability, ...] = get_args(Ability)
 VERSION = "1"
 DRAWS = 60          # for each task that is wanted: many draws are equal

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from rollbook.audit.along import Along
 from rollbook.audit.detector import Detector, Row
 from rollbook.audit.index import RunIndex
 from rollbook.audit.outside import Outside
@@ -18,6 +19,7 @@ from rollbook.evaluation.best_of import picked
 from rollbook.evaluation.statistics import BOOTSTRAP_SEED, mcnemar, paired_bootstrap, wilson
 from rollbook.ledger import TraceTable
 from rollbook.records import (
+    AbilityReport,
     BestOf,
     Comparison,
     Dispatch,
@@ -28,6 +30,7 @@ from rollbook.records import (
     ProtocolBundle,
     RecordError,
     Scored,
+    SftReport,
     StageEnd,
     StepReport,
 )
@@ -72,6 +75,7 @@ class EvaluationDetector(Detector):
         self.beside: set[str] = set()                       # reports of evaluations that the recipe does not name
         self.steps: dict[str, int] = {}                     # policy stage -> its last step
         self.probes: dict[str, list[int]] = defaultdict(list)       # policy stage -> the steps after which it was probed
+        self.along = Along()
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         match record:
@@ -97,9 +101,17 @@ class EvaluationDetector(Detector):
                 self.checked()
                 self.compared[record.after].add(record.before)
                 self._comparison(run, identity, record)
-            case StepReport():
-                self.steps[record.stage] = record.step
+            case StepReport() | SftReport():
+                self.along.step(record)
+                if isinstance(record, StepReport):
+                    self.steps[record.stage] = record.step
+            case AbilityReport():
+                self.checked()
+                for problem in self.along.report(run, record):
+                    self.fail(identity, problem, AGAIN)
             case StageEnd():
+                for problem in self.along.ended(run, record):
+                    self.fail(identity, problem, PLANNED)
                 self._over(run, identity, record)
                 self._probed(run, identity, record)
                 self.starts.take(record)
@@ -166,6 +178,8 @@ class EvaluationDetector(Detector):
         for name, stage in run.recipe.settings.stages.items() if run.recipe is not None and run.complete else ():
             if isinstance(stage, Evaluate) and name not in self.reported:
                 self.fail(f"stage {name}", "the run is complete, and this evaluation of its recipe was never reported", PLANNED)
+        if self.along.unseen:
+            self.note(f"{len(self.along.unseen)} suites whose answers are not here: {', '.join(self.along.unseen)[:80]}")
         if self.beside:
             self.note(f"{len(self.beside)} evaluations that the recipe does not name: {', '.join(sorted(self.beside))[:80]}")
 

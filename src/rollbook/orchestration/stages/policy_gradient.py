@@ -54,6 +54,9 @@ def run(session: Session, name: str, stage: PolicyGradient, state: StepState | N
             metrics = {**report.metrics, **report.observed}
             if stage.probe_every and number % stage.probe_every == 0 and number < stage.steps:
                 metrics["eval/probe_accuracy"] = _probe(session, name, stage, version, number)
+            if session.along is not None and session.along.due(number, stage.steps):
+                with source.still():
+                    session.along.ask(name, number, version)
             session.progress.step(number, metrics)
             last = number == stage.steps
             if not last and (session.stop or (stage.checkpoint_every and number % stage.checkpoint_every == 0)):

@@ -49,6 +49,8 @@ def run(session: Session, name: str, stage: Sft, state: StepState | None) -> Non
             loss_nats=done.loss_nats, grad_norm=done.stepped.grad_norm, learning_rate=done.stepped.learning_rate,
             observed={"time/step_s": time.monotonic() - began}))
         session.progress.step(number + 1, {"sft/loss_nats": done.loss_nats})
+        if session.along is not None and session.along.due(number + 1, stage.steps):
+            session.along.ask(name, number + 1, None)
         if session.stop:
             save_state(session, trained, stage=name, step=number + 1, cursor=0, version=started)
             session.check_stop()
