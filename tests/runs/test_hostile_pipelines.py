@@ -31,6 +31,18 @@ def refused(**stages):
     return str(caught.value)
 
 
+def test_every_cycle_is_named_and_a_shape_that_does_not_fit_beside_them():
+    def waits(on):
+        return dataclasses.replace(SFT, policy=on)
+    told = refused(a=waits("b"), b=waits("a"), c=waits("d"), d=waits("e"), e=waits("c"), behind=waits("a"),
+                   narrow=r.Prune(policy="start", layers=(0,), intermediate=32), sft=SFT,
+                   mixed=r.Merge(policies={"sft": 1.0, "narrow": 1.0}, method="average"),
+                   unknown=r.Merge(policies={"a": 1.0, "narrow": 1.0}, method="average"))
+    assert told.count("in a cycle") == 2 and "behind" not in told and "stages.unknown" not in told
+    assert re.search(r"got (a -> b -> a|b -> a -> b)", told) and re.search(r"got (c -> d -> e|d -> e -> c|e -> c -> d)", told)
+    assert "stages.mixed.policies" in told and "another shape" in told
+
+
 def test_a_pipeline_that_is_wrong_in_seven_ways_is_refused_once_with_all_of_them():
     best = r.RejectionSampling(policy="sft", tasks="train", prompts=4, samples=2, keep="best", per_task=1, sampling=SAMPLED,
                                scorer="sft")                                # scores nothing

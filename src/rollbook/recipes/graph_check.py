@@ -51,12 +51,12 @@ def check(stages: Mapping[str, Stage], problems: Problems) -> None:
     for name, stage in stages.items():
         for field, source in graph.inputs(stage).items():
             _check_input(stages, name, field, source, problems)
-    if loop := graph.cycle(stages):
+    for loop in graph.cycles(stages):
         refuse(problems, "stages wait for each other in a cycle", " -> ".join(loop), "none of them could ever start",
                "let one of them read `start`")
-    else:
-        for name, stage in stages.items():
-            _check_shape(stages, name, stage, problems)
+    ready = graph.order(stages)                     # what waits for itself, or for a stage that does, has no shape yet
+    for name in ready:
+        _check_shape(stages, name, stages[name], problems)
 
 
 def _check_shape(stages: Mapping[str, Stage], name: str, stage: Stage, problems: Problems) -> None:

@@ -196,14 +196,17 @@ def order(stages: Mapping[str, Stage], rewards: Mapping[str, Reward] = MappingPr
     return tuple(done)
 
 
-def cycle(stages: Mapping[str, Stage]) -> tuple[str, ...]:
-    """The stages of one cycle in order, first repeated at the end; empty when there is none."""
-    left = [name for name in stages if name not in order(stages)]
-    if not left:
-        return ()
-    path = [left[0]]
-    while True:
-        following = next(name for name in inputs(stages[path[-1]]).values() if name in left)
-        if following in path:
-            return (*path[path.index(following):], following)
-        path.append(following)
+def cycles(stages: Mapping[str, Stage]) -> tuple[tuple[str, ...], ...]:
+    """Cycles that share no stage, each in order with its first stage repeated at the end; empty when there is none."""
+    done = set(order(stages))
+    left = [name for name in stages if name not in done]
+    found: list[tuple[str, ...]] = []
+    while left:
+        path = [left[0]]
+        while following := next((name for name in inputs(stages[path[-1]]).values() if name in left), None):
+            if following in path:
+                found.append((*path[path.index(following):], following))
+                break
+            path.append(following)
+        left = [name for name in left if name not in path]
+    return tuple(found)
