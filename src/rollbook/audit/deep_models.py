@@ -81,7 +81,7 @@ def _full(envelope: SamplingEnvelope | None) -> bool:
 
 def _off(work: Work, row: SampledRow) -> float:
     """Mean absolute difference of the trajectory's log-probs; 0 where it has no action."""
-    recorded = torch.tensor([x for s in row.trace.policy_segments for x in s.logps or ()])
+    recorded = torch.tensor([x for s in row.trace.learnt_segments for x in s.logps or ()])
     if not recorded.numel():
         return 0.0
     with torch.no_grad():
@@ -109,13 +109,14 @@ def _temperature(work: Work, row: SampledRow) -> float:
 
 def _layout(work: Work, row: SampledRow) -> Layout:
     """The trajectory as a forward pass takes it, along the experts that it keeps."""
-    rest, a = row.trace.segments[1:], work.decoder.architecture
-    tree = Tree(prompt=row.trace.prompt_ids, continuations=(tuple(t for s in rest for t in s.token_ids),),
-                actions=(tuple(s.owner == "policy" for s in rest for _ in s.token_ids),))
-    layout = pack((tree,), window=a.window)
+    a = work.decoder.architecture
+    trees = tuple(Tree(prompt=one.prompt_ids, continuations=(tuple(t for s in one.segments[1:] for t in s.token_ids),),
+                       actions=(tuple(s.owner == "policy" for s in one.segments[1:] for _ in s.token_ids),))
+                  for one in row.trace.contexts())
+    layout = pack(trees, window=a.window)
     if row.trace.kept is None or not row.trace.kept.routes:
         return layout
-    return replace(layout, routes_LYK=sampled_routes([row.trace], (tree,), layers=a.layers, per_token=a.experts_per_token))
+    return replace(layout, routes_LYK=sampled_routes([row.trace], trees, layers=a.layers, per_token=a.experts_per_token))
 
 
 def probes_again(work: Work) -> list[DeepFinding]:

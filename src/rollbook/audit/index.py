@@ -140,8 +140,10 @@ class RunIndex:
         return tuple(task for task, side in self.sides.items() if side == "heldout")
 
     def learnt(self, scope: str, trace: Trace) -> Trace:
-        """A trajectory as a batch of this scope holds it: its own, or all after the prompt where the recipe says so."""
+        """A trajectory as a batch of this scope holds it: its own, or all after the prompt, or with its subagents."""
         stage = self.policy_stage(scope)
+        if stage is not None and stage.subagents_learn:
+            return trace.with_subagents()
         return trace.as_if_written() if stage is not None and stage.observation_loss else trace
 
     def policy_stage(self, scope: str) -> PolicyGradient | None:

@@ -11,10 +11,11 @@ SHOWN = ("tool", "environment", "user_simulator", "subagent", "system")
 def unseen(trace: Trace, tokenizer: ChatTokenizer) -> str:
     """How the observations on record differ from the tokens that stand for them; empty when they do not.
 
-    Limit: an attempt of several contexts is not compared.
+    Limit: an attempt of several contexts is compared by `contexts.invented`, an outside agent's not at all: it shows observations
+    in words of its own.
     """
     episode = trace.episode
-    if episode is None or trace.parts:
+    if episode is None or trace.parts or episode.agent:
         return ""
     told = [*episode.opening.replies, *(reply for turn in episode.turns for reply in turn.observation.replies)]
     shown = [segment for segment in trace.segments[1:] if segment.owner in SHOWN or segment.owner == "user"]

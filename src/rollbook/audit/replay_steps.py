@@ -91,6 +91,8 @@ def compared(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: Policy
     members = stored.members(ledger, step.table, step.batch)
     if stage.observation_loss:
         members = tuple(replace(one, trace=one.trace.as_if_written()) for one in members)
+    if stage.subagents_learn:
+        members = tuple(replace(one, trace=one.trace.with_subagents()) for one in members)
     sizes = {"max_tokens": stage.max_batch_tokens, "max_length": step.batch.max_length}
     again = stored.rebuilt(members, step.credit, objective, **sizes)
     if step.shown:

@@ -58,7 +58,7 @@ def draw(ledger: Ledger, size: int, known: Collection[int]) -> Sample:
             row = SampledRow(id=identity, trace=trace, verdict=verdict)
             judged.offer(row, total)
             total += 1
-            of = {segment.version for segment in trace.policy_segments}
+            of = {segment.version for segment in trace.learnt_segments}
             one = next(iter(of)) if len(of) == 1 else None
             if one in versions:
                 versions[one].offer(row, total)

@@ -89,7 +89,7 @@ def _report(protocol: Protocol, policy: PolicyVersion, stage: str, made: tuple[S
         accuracy=wilson(sum(known.values()), len(known)), format_rate=_mean([float(g) for g in gates]),
         unscored=sum(1 for values in trials.values() for v in values if v is None), in_family=protocol.in_family,
         outcomes=outcomes, by_family=_by_family(known, families),
-        mean_tokens=sum(trace.action_count for trace in traces) / len(traces))
+        mean_tokens=sum(trace.spent for trace in traces) / len(traces))
 
 
 def compare(before: EvalReport, after: EvalReport, *, changed: str) -> Comparison:

@@ -96,6 +96,11 @@ def as_if_written(part: Sequence[AdmittedGroup]) -> tuple[AdmittedGroup, ...]:
     return tuple(replace(one, members=tuple(replace(m, trace=m.trace.as_if_written()) for m in one.members)) for one in part)
 
 
+def with_subagents(part: Sequence[AdmittedGroup]) -> tuple[AdmittedGroup, ...]:
+    """The groups with every trajectory as it is learnt where its subagents are trained too."""
+    return tuple(replace(one, members=tuple(replace(m, trace=m.trace.with_subagents()) for m in one.members)) for one in part)
+
+
 def credited(parts: Sequence[Sequence[AdmittedGroup]], objective: Objective, scope: str, *,
              misfit_penalty: float = 0.0) -> tuple[Credit, ...]:
     """One credit record per minibatch; the rule sees the whole step, so that it may normalise over either.
@@ -134,9 +139,9 @@ def pack(part: Sequence[AdmittedGroup], credit: Credit, objective: Objective, *,
     """The batch of one optimizer step; weights are fixed here, once, over all its sequences."""
     members = tuple(member for one in part for member in one.members)
     group_S = torch.tensor([g for g, one in enumerate(part) for _ in one.members], dtype=torch.long)
-    length_S = torch.tensor([m.trace.action_count for m in members], dtype=torch.long)
+    length_S = torch.tensor([m.trace.learnt_count for m in members], dtype=torch.long)
     seq_T = torch.repeat_interleave(torch.arange(len(members)), length_S)
-    segments = [list(m.trace.policy_segments) for m in members]
+    segments = [list(m.trace.learnt_segments) for m in members]
     advantage_S = torch.tensor(credit.advantage or (0.0,) * len(members), dtype=torch.float32)
     correct_S = torch.tensor([_correct(m) for m in members], dtype=torch.int8)
     parts: tuple[tuple[str, float, Aggregate | Unstated, str], ...] = (
@@ -211,7 +216,7 @@ def with_token_credit(parts: Sequence[Packed], rule: Rule | Unstated, values: Se
         kl_T = torch.cat(gaps)
     members = [member for part in parts for member in part.members]
     actions = torch.cat([part.length_S for part in parts])
-    everything = torch.tensor([len(m.trace.token_ids) for m in members])        # prompt, actions and observations
+    everything = torch.tensor([m.trace.shown_count for m in members])          # prompts, actions and observations
     given = assign_credit(rule, Measured(
         reward_S=torch.tensor([m.verdict.vector.total for m in members], dtype=torch.float64),
         group_S=torch.cat([part.group_S + start for part, start in zip(parts, starts, strict=True)]),
@@ -251,8 +256,7 @@ def micro_batches(part: Sequence[AdmittedGroup], max_tokens: int) -> tuple[tuple
     """
     sizes, first = [], 0
     for one in part:
-        own = sum(len(m.trace.token_ids) - len(m.trace.prompt_ids) for m in one.members)
-        sizes.append((len(one.members[0].trace.prompt_ids) + own, first, len(one.members)))
+        sizes.append((_laid_out(one.members), first, len(one.members)))
         first += len(one.members)
     bins: list[tuple[int, list[int]]] = []
     for size, start, count in sorted(sizes, key=lambda item: (-item[0], item[1])):
@@ -264,6 +268,13 @@ def micro_batches(part: Sequence[AdmittedGroup], max_tokens: int) -> tuple[tuple
         else:
             bins[where] = (bins[where][0] + size, bins[where][1] + held)
     return tuple(tuple(sorted(held)) for _, held in bins)
+
+
+def _laid_out(members: Sequence[Experience]) -> int:
+    """Tokens of a group's contexts, a prompt that is the group's counted once."""
+    prompt = members[0].trace.prompt_ids
+    return len(prompt) + sum(len(one.token_ids) - (len(prompt) if one.prompt_ids == prompt else 0)
+                             for member in members for one in member.trace.contexts())
 
 
 def evaluate(objective: Objective, packed: Packed, index_T: Tensor, logp_T: Tensor,

@@ -26,7 +26,7 @@ class Updated:
 def step_metrics(gathered: Gathered, updated: Sequence[Updated], *, version: int, update_s: float,
                  step_s: float) -> dict[str, float]:
     """All metrics of a step by catalogue name."""
-    tokens = sum(trace.action_count for trace in gathered.traces)
+    tokens = sum(trace.spent for trace in gathered.traces)
     cut = sum(trace.stop_reason == "length" for trace in gathered.traces)
     metrics = {
         **reward_metrics(gathered.verdicts), "rollout/tokens": float(tokens),

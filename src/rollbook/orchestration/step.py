@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rollbook.experience.admission import Admission, AdmissionRule, AdmittedGroup, admit, group
-from rollbook.experience.batches import Packed, as_if_written, credited, minibatches, pack, with_token_credit
+from rollbook.experience.batches import Packed, as_if_written, credited, minibatches, pack, with_subagents, with_token_credit
 from rollbook.experience.mixing import mixed
 from rollbook.experience.token_credit import per_token
 from rollbook.ledger import Ledger, close_census
@@ -54,6 +54,7 @@ class StepSettings:
     max_length: int
     misfit_penalty: float = 0.0
     observation_loss: bool = False
+    subagents_learn: bool = False
     fresh_optimizer: bool = False
 
 
@@ -149,6 +150,7 @@ def step(run: PolicyRun, source: Source, policy: PolicyVersion, number: int) -> 
 def packed_of(run: PolicyRun, parts: Sequence[Sequence[AdmittedGroup]], credits: Sequence[Credit]) -> list[Packed]:
     """The batch of every minibatch, of the policy's own tokens unless the stage trains on observations too."""
     learnt = [as_if_written(part) for part in parts] if run.settings.observation_loss else parts
+    learnt = [with_subagents(part) for part in learnt] if run.settings.subagents_learn else learnt
     return [pack(part, credit, run.objective, max_tokens=run.settings.max_batch_tokens, max_length=run.settings.max_length)
             for part, credit in zip(learnt, credits, strict=True)]
 

@@ -28,6 +28,7 @@ def check_supported(settings: Settings) -> None:
             continue
         if problems.attempt(_check_objective, name, stage):
             problems.attempt(_check_observation_loss, name, stage, settings)
+            problems.attempt(_check_subagents, name, stage)
             problems.attempt(_check_kept, name, stage, settings)
         for error in _unsupported(name, stage, settings):
             problems.add(error)
@@ -37,12 +38,14 @@ def check_supported(settings: Settings) -> None:
 def _unsupported(name: str, stage: PolicyGradient, settings: Settings) -> Iterator[RecipeError]:
     """What of a policy stage goes together and is not built, or does not go together."""
     around = settings.environment
-    if around is not None and (around.reasoning != "keep" or around.compaction != "none"):
-        yield RecipeError(f"stages.{name} cannot train attempts of several contexts yet",
-                          got=f"environment.reasoning {around.reasoning}, environment.compaction {around.compaction}",
-                          why="the learner's batch holds one context of an attempt, the others would be left out unseen",
-                          fix="--set environment.reasoning=keep --set environment.compaction=none "
-                              "--set environment.compact_at=0; evaluation does all of them")
+    if stage.subagents_learn and (around is None or not around.subagents):
+        yield RecipeError(f"stages.{name}.subagents_learn needs subagents", got="environment.subagents 0",
+                          why="there is nothing of theirs to train", fix=f"--set stages.{name}.subagents_learn=false")
+    if around is not None and around.agent is not None and (stage.asynchrony is not None or stage.subagents_learn):
+        yield RecipeError(f"stages.{name} cannot train an outside agent's attempts that way", got=f"agent {around.agent.name}",
+                          why="its calls come when it makes them: it is waited for, and calls no subagents of the turn loop's",
+                          fix=f"--set stages.{name}.asynchrony=null --set stages.{name}.max_policy_age=0 "
+                              f"--set stages.{name}.subagents_learn=false")
     if (stage.max_policy_age != 0) != (stage.asynchrony is not None):
         yield RecipeError(f"stages.{name}.asynchrony and a max_policy_age above 0 come together",
                           got=f"max_policy_age {stage.max_policy_age}, asynchrony {stage.asynchrony}",
@@ -76,6 +79,8 @@ def _check_observation_loss(name: str, stage: PolicyGradient, settings: Settings
     reasons = {"no environment": around is None, "credit per token": per_token(objective.credit), "a critic": stage.critic,
                "an objective that reads the engine's log-probs": "behavior_T" in all_reads(objective),
                "environment.misfit_penalty": around is not None and around.misfit_penalty > 0.0,
+               "attempts of several contexts": around is not None and (around.reasoning != "keep" or around.compaction != "none"),
+               "subagents that learn": stage.subagents_learn,
                "a fixed length, to which only what the policy writes keeps": "fixed_length" in (
                    objective.aggregate, *(term.aggregate for term in objective.extra_terms))}
     found = [reason for reason, holds in reasons.items() if holds]
@@ -83,6 +88,14 @@ def _check_observation_loss(name: str, stage: PolicyGradient, settings: Settings
         raise RecipeError(f"stages.{name}.observation_loss cannot go with: {'; '.join(found)}", got="observation_loss true",
                           why="no engine sampled the observations: they have no behavior log-prob and no place in a call",
                           fix=f"--set stages.{name}.observation_loss=false, which is what every published recipe does")
+
+
+def _check_subagents(name: str, stage: PolicyGradient) -> None:
+    """Refuses to train subagents by credit that goes from token to token: they worked beside the one that called them."""
+    if stage.subagents_learn and per_token(from_settings(dict(stage.objective)).credit):
+        raise RecipeError(f"stages.{name}.subagents_learn needs credit per attempt", got=str(stage.objective.get("credit")),
+                          why="which token of another context comes after a subagent's last is not defined",
+                          fix=f"--set stages.{name}.subagents_learn=false, or use credit of a group")
 
 
 def _check_kept(name: str, stage: PolicyGradient, settings: Settings) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rollbook.environments import load_definition, open_services
 from rollbook.models.load import Policy
@@ -21,7 +22,7 @@ from rollbook.records import (
     Services,
     Task,
 )
-from rollbook.records.recipe import EnvironmentSettings, SamplingSettings, Settings
+from rollbook.records.recipe import AgentSettings, EnvironmentSettings, SamplingSettings, Settings
 from rollbook.rollouts.demonstrating import Shown, show
 from rollbook.rollouts.dialects import dialect
 from rollbook.rollouts.engines.kinds import Engine
@@ -30,6 +31,9 @@ from rollbook.rollouts.rendering import Renderer
 from rollbook.rollouts.rules import Compaction, EpisodeRules
 from rollbook.rollouts.solve import Rollouts
 from rollbook.tasks import Acquired, Split, split
+
+if TYPE_CHECKING:
+    from rollbook.serve.harness import AgentRollouts
 
 STYLES = ("gold", "direct")
 SPARE = 1.5          # tasks drawn for one that is wanted: a held-out problem may have several forms
@@ -44,6 +48,7 @@ class Surroundings:
     image: EnvironmentImage
     services: Services
     rules: EpisodeRules
+    agent: AgentSettings | None = None
 
 
 @contextlib.contextmanager
@@ -56,7 +61,7 @@ def surroundings(environment: EnvironmentSettings | None, max_tokens: int) -> It
     definition = load_definition(spec)
     with open_services() as services:
         yield Surroundings(spec=spec, definition=definition, image=definition.image(), services=services,
-                           rules=rules_of(environment))
+                           rules=rules_of(environment), agent=environment.agent)
 
 
 def rollouts_of(settings: Settings, policy: Policy, engine: Engine, around: Surroundings | None,
@@ -68,11 +73,23 @@ def rollouts_of(settings: Settings, policy: Policy, engine: Engine, around: Surr
     return plain if around is None else episodes(plain, around, context)
 
 
-def episodes(plain: Rollouts, around: Surroundings, context: int) -> EnvironmentRollouts:
+def episodes(plain: Rollouts, around: Surroundings, context: int) -> EnvironmentRollouts | AgentRollouts:
     """The same sampling as episodes in an environment; prompt and turns fill `context` tokens together at most."""
+    if around.agent is not None:
+        return _of_agent(plain, around, around.agent, context)
     return EnvironmentRollouts(sampler=plain.sampler, tokenizer=plain.tokenizer, sampling=plain.sampling, seed=plain.seed,
                                max_tokens=plain.max_tokens, stop=plain.stop, spec=around.spec, definition=around.definition,
                                services=around.services, rules=around.rules, context=context)
+
+
+def _of_agent(plain: Rollouts, around: Surroundings, agent: AgentSettings, context: int) -> AgentRollouts:
+    """The same sampling behind a server, asked by an outside agent that works in the environment."""
+    from rollbook.serve.commands import Command
+    from rollbook.serve.harness import AgentRollouts
+    return AgentRollouts(sampler=plain.sampler, tokenizer=plain.tokenizer, sampling=plain.sampling, seed=plain.seed,
+                         max_tokens=plain.max_tokens, stop=plain.stop, name=agent.name, rules=around.rules, context=context,
+                         parallel=agent.parallel, spec=around.spec, definition=around.definition, services=around.services,
+                         work=Command(settings=agent))
 
 
 def spec_of(s: EnvironmentSettings, max_tokens: int) -> EnvironmentSpec:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from rollbook.records.codec import content_id
+from rollbook.records.codec import SPARSE, content_id
 from rollbook.records.errors import RecordError
 
 ReplyOwner = Literal["tool", "environment", "user", "user_simulator", "system", "subagent"]
@@ -153,7 +153,8 @@ class Episode:
     """What happened in the environment, enough to play it again: which one, its seed, every action and every observation.
 
     `environment` is the id of the `EnvironmentSpec`. `opening` is what `reset` showed. `state` is None where the environment
-    failed; `fault` says how.
+    failed; `fault` says how. `agent` names the outside program that worked there: its turns are its calls, in whatever context it
+    made them, and carry no tokens.
 
     Example: Episode(environment="EnvironmentSpec:3f..", seed=7, dialect="hermes", reasoning="keep", opening=Observation(),
         turns=(Turn(...),), state=FinalState(facts={"answer": "4"}))
@@ -168,6 +169,7 @@ class Episode:
     turns: tuple[Turn, ...]
     state: FinalState | None
     fault: str | None = None
+    agent: str = field(default="", metadata=SPARSE)
 
     def __post_init__(self) -> None:
         if (self.state is None) != (self.fault is not None):

@@ -237,13 +237,37 @@ Reward = RewardSettings | ComposedReward | NamedReward | EnvironmentReward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """An outside program that works in the environment with its own loop and prompts, in place of the turn loop.
+
+    `command` is started for every attempt and finds the policy at an OpenAI-compatible address and the environment's tools at
+    another; see `rollbook.serve.commands.Command`. `answer`: whether what it prints is the policy's answer (`stdout`), or the
+    state that its calls left is all (`none`). `name` says which program, with its version. `parallel` attempts run at a time.
+
+    Example: AgentSettings(name="mini-swe-agent 2.4.6", command=("mini", "--task", "{task}"), answer="none")
+    """
+
+    name: str
+    command: tuple[str, ...]
+    answer: Literal["none", "stdout"]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    parallel: int = 8
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.command or self.parallel < 1:
+            raise RecipeError("environment.agent needs a name, a command and at least one attempt at a time",
+                              got=f"name {self.name!r}, {len(self.command)} words, parallel {self.parallel}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSettings:
     """Where tasks come from and are solved, instead of a single turn. `definition` is package.module:Class, `tools` the permitted
     ones (empty: all; `no_tools`: none). Of a whole episode: `tasks.max_tokens` tokens of the policy, `max_turns` turns,
     `max_calls`, `max_seconds`.
 
     `announce`: tools are described in the system message. `compact_at` tokens of context: what happens then is `compaction`.
-    `misfit_penalty` is taken from the advantage of exactly the tokens of calls that could not be made.
+    `misfit_penalty` is taken from the advantage of exactly the tokens of calls that could not be made. With an `agent` an outside
+    program works there, and its contexts are trained as they are.
     """
 
     name: str
@@ -267,6 +291,7 @@ class EnvironmentSettings:
     subagent_tokens: int = 256
     misfit_penalty: float = 0.0
     no_tools: bool = field(default=False, metadata=SPARSE)
+    agent: AgentSettings | None = field(default=None, metadata=SPARSE)
 
     def __post_init__(self) -> None:
         if self.no_tools and self.tools:
@@ -312,6 +337,7 @@ class ResolvedRecipe:
 
 
 __all__ = [
+    "AgentSettings",
     "Alone",
     "Comparisons",
     "ComposedReward",

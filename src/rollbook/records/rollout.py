@@ -215,7 +215,7 @@ class Trace:
     they were opened, those it was compacted or split from and its subagents'; `segments` is the one it ended in.
     `group` joins the attempts that share a baseline. `sampled` holds, for each turn of the policy, the hash that the engine made
     of its tokens as it sampled them (`sampled_hash`); empty where the engine gave none. `kept` is what its stage asked the engine
-    to keep for the learner. `envelope` is None only where a recorded
+    to keep for the learner. `subagents_learn` is set by `with_subagents` alone. `envelope` is None only where a recorded
     host did not show how it samples. `observed` holds latency_s and the like, outside the id.
 
     Example: Trace(attempt="rl/000001/0/Task:1f/2", task="Task:1f..", group="rl/000001/0/Task:1f", envelope="SamplingEnvelope:9c",
@@ -236,6 +236,7 @@ class Trace:
     episode: Episode | None = field(default=None, metadata=SPARSE)
     parts: tuple[Part, ...] = field(default=(), metadata=SPARSE)
     kept: Kept | None = field(default=None, metadata=SPARSE)
+    subagents_learn: bool = field(default=False, metadata=SPARSE)
 
     @property
     def id(self) -> TraceId:
@@ -256,10 +257,8 @@ class Trace:
 
     @property
     def turns(self) -> Iterator[tuple[Segment, ...]]:
-        """The policy's turns: runs of its segments with nobody else's in between."""
-        for owner, run in groupby(self.segments, key=lambda segment: segment.owner):
-            if owner == "policy":
-                yield tuple(run)
+        """The policy's turns in its last context: runs of its segments with nobody else's in between."""
+        return turns_of(self.segments)
 
     @property
     def action_count(self) -> int:
@@ -288,28 +287,89 @@ class Trace:
                 for segment in self.segments[1:])
         return replace(self, segments=(self.segments[0], *rest))
 
-    def misfit_tokens(self) -> tuple[int, ...]:
-        """Places, among the trajectory's action tokens, of those that stand in calls that could not be made."""
-        found: list[int] = []
-        at = 0
-        for turn in self.episode.turns if self.episode is not None else ():
-            if turn.part == 0:
-                found += [at + place for misfit in turn.misfits for place in range(misfit.start, misfit.start + misfit.length)]
-                at += turn.tokens
-        return tuple(found)
+    def with_subagents(self) -> Trace:
+        """The trajectory as it is learnt where subagents are trained beside the one that called them; its id is another."""
+        return replace(self, subagents_learn=True) if self.parts else self
 
-    def contexts(self) -> tuple[Trace, ...]:
-        """The attempt as one trajectory for each context that is trained, in the order they were opened, each without parts.
+    @property
+    def learnt_parts(self) -> tuple[int, ...]:
+        """Numbers of the contexts that are trained, as `Part` counts them, in the order they were opened; the last one is 0.
 
-        Not trained are subagents (their reports are observations) and, where reasoning is stripped and not split, contexts that
-        still held it. For an attempt of one context, itself.
+        Not trained are subagents, unless `subagents_learn`, and, where reasoning is stripped and not split, contexts that
+        still held it; nor is a context in which the policy said nothing, unless there is no other.
         """
         if not self.parts:
-            return (self,)
+            return (0,)
         strips = self.episode is not None and self.episode.reasoning == "strip"
-        own = [replace(self, segments=part.segments, stop_reason=part.stop_reason, sampled=part.sampled, parts=(), episode=None)
-               for part in self.parts if part.kind == "compacted" or (part.kind == "context" and not strips)]
-        return tuple(one for one in (*own, replace(self, parts=())) if one.action_count) or (self,)
+        taken = {"compacted": True, "context": not strips, "subagent": self.subagents_learn}
+        own = [number for number, part in enumerate(self.parts, start=1) if taken[part.kind] and _spoke(part.segments)]
+        return (*own, 0) if not own or _spoke(self.segments) else tuple(own)
+
+    def contexts(self) -> tuple[Trace, ...]:
+        """The attempt as one trajectory for each context that is trained, each without parts; itself where there is but one."""
+        if not self.parts:
+            return (self,)
+        return tuple(replace(self, parts=()) if not number else self._of_part(self.parts[number - 1])
+                     for number in self.learnt_parts)
+
+    def _of_part(self, part: Part) -> Trace:
+        return replace(self, segments=part.segments, stop_reason=part.stop_reason, sampled=part.sampled, parts=(), episode=None)
+
+    def segments_of(self, number: int) -> tuple[Segment, ...]:
+        """A context by its number: 0 the last one, n that of part n - 1."""
+        return self.parts[number - 1].segments if number else self.segments
+
+    @property
+    def learnt_segments(self) -> Iterator[Segment]:
+        """What the policy sampled in the contexts that are trained, one context after the other."""
+        return (segment for number in self.learnt_parts for segment in self.segments_of(number) if segment.owner == "policy")
+
+    @property
+    def learnt_count(self) -> int:
+        """Action tokens that are trained, over all contexts: the attempt is one sequence, however often it was compacted."""
+        return self.action_count if not self.parts else sum(segment.count for segment in self.learnt_segments)
+
+    @property
+    def shown_count(self) -> int:
+        """All tokens of the contexts that are trained: prompts, actions and observations."""
+        return sum(len(segment.token_ids) for number in self.learnt_parts for segment in self.segments_of(number))
+
+    @property
+    def sampled_segments(self) -> Iterator[Segment]:
+        """What the policy sampled in any context, trained or not, its subagents' too."""
+        return (segment for number in range(len(self.parts) + 1) for segment in self.segments_of(number)
+                if segment.owner == "policy")
+
+    @property
+    def spent(self) -> int:
+        """Tokens that the policy sampled against the attempt's budget: in all its contexts, without its subagents'."""
+        return self.action_count + sum(segment.count for part in self.parts if part.kind != "subagent"
+                                       for segment in part.segments if segment.owner == "policy")
+
+    def misfit_tokens(self) -> tuple[int, ...]:
+        """Places, among the trajectory's trained action tokens, of those that stand in calls that could not be made."""
+        found: list[int] = []
+        turns = self.episode.turns if self.episode is not None else ()
+        start = 0
+        for number in self.learnt_parts if turns else ():
+            at = start
+            for turn in turns:
+                if turn.part == number:
+                    found += [at + place for one in turn.misfits for place in range(one.start, one.start + one.length)]
+                    at += turn.tokens
+            start += sum(segment.count for segment in self.segments_of(number) if segment.owner == "policy")
+        return tuple(found)
+
+
+def turns_of(segments: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
+    """The policy's turns in a context."""
+    for owner, run in groupby(segments, key=lambda segment: segment.owner):
+        if owner == "policy":
+            yield tuple(run)
+
+
+def _spoke(segments: Sequence[Segment]) -> bool:
+    return any(segment.owner == "policy" and segment.count for segment in segments)
 
 
 def sampled_hash(token_ids: Sequence[int], logps: Sequence[float], versions: Sequence[int]) -> str:

@@ -97,6 +97,7 @@ class PolicyGradient:
     `pretraining` goes with `PpoPtx`. The stage ends with a moving average of its weights, of decay `ema`, where one is given.
     `optimizer_reset`: whether the policy's moments are forgotten whenever weights were published (Kimi k1.5, GLM-5); the learning
     rate's schedule counts on. `observation_loss` trains on what tools and users wrote too: a fault, there to be measured.
+    `subagents_learn`: what subagents sampled is trained with the advantage of the attempt that called them (K2.5 freezes them).
     """
 
     policy: str
@@ -128,6 +129,7 @@ class PolicyGradient:
     ema: float | None = field(default=None, metadata=SPARSE)
     optimizer_reset: Literal["never", "publication"] = field(default="never", metadata=SPARSE)
     observation_loss: bool = field(default=False, metadata=SPARSE)
+    subagents_learn: bool = field(default=False, metadata=SPARSE)
     sampling_mask: bool = field(default=False, metadata=SPARSE)
 
 

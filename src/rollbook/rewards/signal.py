@@ -64,7 +64,7 @@ def signal(traces: Sequence[Trace], verdicts: Sequence[Verdict], *, seconds: flo
     unscored = Counter(one.code for one in verdicts if not isinstance(one, Scored))
     right = [[one.vector.accuracy for one in own if isinstance(one, Scored)] for own in groups.values()]
     whole = [found for found, own in zip(right, groups.values(), strict=True) if len(found) == len(own)]
-    tokens = sum(trace.action_count for trace in traces)
+    tokens = sum(trace.spent for trace in traces)
     agreement = _agreement(verdicts, again)
     truncated = sum(trace.stop_reason == "length" for trace in traces) / len(traces)
     return Signal(

@@ -23,17 +23,20 @@ class Shown:
 
 def show(definition: EnvironmentDefinition, task: Task, actions: Sequence[Action], *, services: Services,
          renderer: Renderer) -> Shown:
-    """Plays the actions; the policy's turns are written in the dialect and end with the end of turn."""
+    """Plays the actions; the policy's turns are written in the dialect and end with the end of turn.
+
+    What the last of them leads to is not shown, whether or not it ended the episode: nothing was said after it.
+    """
     played = asyncio.run(play(definition, task, actions, services=services, seed=0))
     tokenizer = renderer.tokenizer
     stop = min(tokenizer.stop_ids)
     messages = list(renderer.messages(task, played.tools)) + [renderer.message(reply) for reply in played.opening.replies]
     segments = list(renderer.opening(task, played.tools, played.opening.replies))
-    for action, seen in zip(actions, played.observations, strict=False):
+    for number, (action, seen) in enumerate(zip(actions, played.observations, strict=False), start=1):
         text = renderer.dialect.write(action, played.tools)
         segments.append(_spoken((*tokenizer.encode(text), stop)))
         messages.append(Message(role="assistant", content=text, origin="program"))
-        if seen.ended is None:
+        if seen.ended is None and number < len(actions):
             segments += renderer.follow(seen.replies, last=stop)
             messages += [renderer.message(reply) for reply in seen.replies]
     ids = tuple(token for segment in segments for token in segment.token_ids)

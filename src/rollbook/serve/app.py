@@ -1,7 +1,8 @@
 """The HTTP side: OpenAI's chat and completion calls, bound to this machine, behind a token.
 
 `/v1/...` belongs to the attempt `default`; `/attempts/NAME/v1/...` to the attempt of that name, which is what a harness gives an
-agent as its base address.
+agent as its base address. Where the attempt has an environment, `/attempts/NAME/tools` lists its tools, and arguments posted to
+`/attempts/NAME/tools/TOOL` call one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from starlette.routing import Route
 from rollbook.records import RollbookError
 from rollbook.serve.asking import Asked, Refused, chat, completion
 from rollbook.serve.gateway import DEFAULT, Answered, Gateway
+from rollbook.serve.workplace import Workplace
 
 LARGEST = 16 * 2**20        # bytes of a request
 REASONS = {"length": "length", "context_full": "length"}
@@ -40,7 +42,39 @@ class App:
             routes += [Route(f"{prefix}/v1/models", self.models),
                        Route(f"{prefix}/v1/chat/completions", self.chat, methods=["POST"]),
                        Route(f"{prefix}/v1/completions", self.completions, methods=["POST"])]
+        routes += [Route("/attempts/{attempt}/tools", self.tools),
+                   Route("/attempts/{attempt}/tools/{tool}", self.call, methods=["POST"])]
         return Starlette(routes=routes)
+
+    async def tools(self, request: HttpRequest) -> Response:
+        """The tools of the attempt's environment."""
+        try:
+            self._admit(request)
+            place, _ = self._workplace(request)
+        except Refused as error:
+            return refused(error)
+        return JSONResponse({"tools": [{"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+                                       for tool in place.tools], "ended": place.over})
+
+    async def call(self, request: HttpRequest) -> Response:
+        """What a tool of the attempt's environment answers; what goes wrong in it is data, as for the policy's own calls."""
+        try:
+            self._admit(request)
+            place, loop = self._workplace(request)
+            arguments = await self._body(request)
+            if not isinstance(arguments, dict):
+                raise Refused("the arguments of a tool are a JSON object", got=type(arguments).__name__)
+            work = asyncio.run_coroutine_threadsafe(place.call(request.path_params["tool"], arguments), loop)
+            reply = await asyncio.shield(asyncio.wrap_future(work))
+        except Refused as error:
+            return refused(error)
+        return JSONResponse({"content": reply.content, "error": reply.error, "ended": place.over})
+
+    def _workplace(self, request: HttpRequest) -> tuple[Workplace, asyncio.AbstractEventLoop]:
+        attempt = self.gateway.attempt(request.path_params["attempt"])
+        if attempt.workplace is None or self.gateway.workplaces is None:
+            raise Refused("this attempt has no environment", status=404, got=attempt.name, why="its tools are the agent's own")
+        return attempt.workplace, self.gateway.workplaces
 
     async def models(self, request: HttpRequest) -> Response:
         try:

@@ -23,6 +23,7 @@ from rollbook.rollouts.meeting import OpenTurns, TurnSampler
 from rollbook.rollouts.rendering import Renderer
 from rollbook.rollouts.solve import segments as sampled_segments
 from rollbook.serve.asking import Asked, Refused, Turn, messages_of
+from rollbook.serve.workplace import Workplace
 
 DEFAULT = "default"     # the attempt of calls that name none: independent of each other, answered side by side
 OWNERS = {"tool": "tool", "user": "user", "system": "system"}
@@ -34,6 +35,7 @@ class Allowed:
     """What calls may have: tokens of a conversation and of an answer. `fixed`: the server's sampling settings hold, whatever a
     request says, as training needs; `seed` is the server's. `keep` conversations are held for calls that go on from them, the one
     that was quiet longest is closed first; None holds every one until its attempt is finished, as the trace of an attempt needs.
+    `attempt_tokens` and `attempt_calls` are all that one attempt may sample, and how often; None: no limit.
 
     Example: Allowed(context=2048, max_tokens=256, fixed=True)
     """
@@ -43,6 +45,8 @@ class Allowed:
     seed: int = 0
     fixed: bool = False
     keep: int | None = None
+    attempt_tokens: int | None = None
+    attempt_calls: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,12 +82,18 @@ class Answered:
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """All calls under one name. Those of a named one are answered in their order, those of the default one side by side."""
+    """All calls under one name. Those of a named one are answered in their order, those of the default one side by side.
+
+    `stopped` is the budget that an attempt met, `workplace` the environment whose tools its agent may call.
+    """
 
     name: str
     threads: list[Thread] = field(default_factory=list)
     opened: int = 0
     calls: int = 0
+    spent: int = 0
+    stopped: StopReason | None = None
+    workplace: Workplace | None = None
     closed: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -104,6 +114,8 @@ class Gateway:
         self.engine, self.renderer, self.sampling, self.told = engine, renderer, sampling, told
         self.context, self.max_tokens, self.seed, self.fixed = allowed.context, allowed.max_tokens, allowed.seed, allowed.fixed
         self.keep, self.closed_early, self._calls = allowed.keep, 0, 0
+        self.allowed = allowed
+        self.workplaces: asyncio.AbstractEventLoop | None = None        # the loop that environments live on, where there are any
         self.attempts: dict[str, Attempt] = {}
         self._guard = threading.Lock()
         self._waiting: list[tuple[OpenTurns, asyncio.Future[Completion]]] = []
@@ -124,12 +136,16 @@ class Gateway:
 
     def finish(self, name: str) -> tuple[Part, ...]:
         """Ends an attempt; the contexts in which the policy spoke, in the order they were opened."""
+        return tuple(thread.part() for thread in self.taken(name).threads)
+
+    def taken(self, name: str) -> Attempt:
+        """An attempt that is over: no call of this name is answered any more."""
         with self._guard:
-            found = self.attempts.pop(name, Attempt(name=name))
+            found = self.attempts.setdefault(name, Attempt(name=name))
             found.closed = True
         for thread in found.threads:
             thread.turns.close()
-        return tuple(thread.part() for thread in found.threads)
+        return found
 
     async def chat(self, name: str, asked: Asked) -> Answered:
         """The answer to a conversation."""
@@ -184,6 +200,7 @@ class Gateway:
     def _thread(self, attempt: Attempt, segments: Sequence[Segment], asked: Asked) -> Thread:
         ids = tuple(token for segment in segments for token in segment.token_ids)
         if len(ids) >= self.context:
+            attempt.stopped = "context_full"
             raise Refused("the conversation does not fit the model's context", got=f"{len(ids)} tokens of {self.context}",
                           fix="send less of it")
         request = Request(key=f"{attempt.name}/{attempt.opened}", prompt_ids=ids, max_tokens=1, temperature=1.0, top_p=1.0,
@@ -216,7 +233,9 @@ class Gateway:
     async def _sample(self, attempt: Attempt, thread: Thread, asked: Asked, before: int) -> Completion:
         room = min(asked.max_tokens or self.max_tokens, self.max_tokens, self.context - before)
         if room < 1:
+            attempt.stopped = "context_full"
             raise Refused("the conversation fills the model's context", got=f"{before} tokens of {self.context}")
+        room = min(room, self._left(attempt))
         s, free = self.sampling, not self.fixed
         thread.turns.opened = replace(
             thread.turns.opened, max_tokens=room, top_k=s.top_k, min_p=s.min_p, stop=asked.stop,
@@ -236,7 +255,21 @@ class Gateway:
         thread.sampled += [completion.sampled] if completion.sampled is not None else []
         thread.stop_reason = completion.stop_reason
         attempt.calls += 1
+        attempt.spent += len(completion.token_ids)
         return completion
+
+    def _left(self, attempt: Attempt) -> int:
+        """Tokens that the attempt may still sample; Refused where a budget of its is spent."""
+        tokens, calls = self.allowed.attempt_tokens, self.allowed.attempt_calls
+        if calls is not None and attempt.calls >= calls:
+            attempt.stopped = "turn_limit"
+            raise Refused("the attempt has had all its calls", got=f"{attempt.calls} of {calls}",
+                          why="its budget of turns is spent")
+        left = self.context if tokens is None else tokens - attempt.spent
+        if left < 1:
+            attempt.stopped = "length"
+            raise Refused("the attempt has sampled all its tokens", got=f"{attempt.spent} of {tokens}", why="its budget is spent")
+        return left
 
     async def _together(self, turns: OpenTurns) -> Completion:
         """The next turn, sampled with whatever else waits."""

@@ -38,6 +38,10 @@ class Serving:
         """What an agent is given as OpenAI's base address, so that its calls belong to this attempt."""
         return f"{self.address}/attempts/{attempt}/v1"
 
+    def tools_url(self, attempt: str) -> str:
+        """Where the tools of the attempt's environment are called."""
+        return f"{self.address}/attempts/{attempt}/tools"
+
 
 @contextlib.contextmanager
 def serving(gateway: Gateway, *, port: int = 0, token: str | None = None, model: str = "policy") -> Iterator[Serving]:

@@ -15,13 +15,16 @@ from rollbook.records import Demonstration, Experience, RecordError, SampledSupp
 
 
 def experience_trees(members: Sequence[Experience]) -> tuple[Tree, ...]:
-    """Consecutive members with one prompt become one tree, so their prompt is computed once; their prompt took one route."""
+    """Consecutive members with one prompt become one tree, so their prompt is computed once; their prompt took one route.
+
+    A member of several contexts has a continuation for each that is trained, in the order in which its tokens are packed.
+    """
     trees: list[Tree] = []
     routed: str | None = None
-    for member in members:
-        prompt, before = member.trace.prompt_ids, routed
-        routed = _prompt_routes(member)
-        rest = member.trace.segments[1:]
+    for trace in (context for member in members for context in member.trace.contexts()):
+        prompt, before = trace.prompt_ids, routed
+        routed = _prompt_routes(trace)
+        rest = trace.segments[1:]
         own = tuple(token for segment in rest for token in segment.token_ids)
         acts = tuple(segment.owner == "policy" for segment in rest for _ in segment.token_ids)
         if trees and trees[-1].prompt == prompt and before == routed:
@@ -32,13 +35,13 @@ def experience_trees(members: Sequence[Experience]) -> tuple[Tree, ...]:
     return tuple(trees)
 
 
-def _prompt_routes(member: Experience) -> str | None:
+def _prompt_routes(trace: Trace) -> str | None:
     """What tells one way of computing a prompt from another: the experts that its positions took."""
-    kept = member.trace.kept
+    kept = trace.kept
     if kept is None or not kept.routes:
         return None
-    whole, tokens = base64.b64decode(kept.routes), len(member.trace.token_ids) - 1
-    return whole[:len(whole) // max(tokens, 1) * len(member.trace.prompt_ids)].hex()
+    whole, tokens = base64.b64decode(kept.routes), len(trace.token_ids) - 1
+    return whole[:len(whole) // max(tokens, 1) * len(trace.prompt_ids)].hex()
 
 
 def sampled_routes(traces: Sequence[Trace], trees: Sequence[Tree], *, layers: int, per_token: int) -> Tensor:

@@ -26,7 +26,7 @@ ALLOWED = {  # the table of the architecture
     "experience": {"records", "objectives"},
     "training": {"records", "objectives", "models", "experience"},
     "evaluation": {"records", "tasks", "environments", "rewards", "rollouts"},
-    "orchestration": LOWER,
+    "orchestration": LOWER | {"serve"},         # serve: an outside agent as the source of a stage's attempts
     "adapters": {"records", "ledger", "models"},        # models: the one hash of weights
     "audit": {"records", "ledger", "objectives", "models", "tasks", "environments", "rewards", "rollouts", "experience",
               "training", "evaluation"},        # rollouts: a deep audit samples attempts again

@@ -112,7 +112,7 @@ class AdmissionDetector(Detector):
         if run.table is None or stage is None:
             return
         scope = self.steps.setdefault(run.table, Scope())
-        length, latency = trace.action_count, latency_class(trace.observed)
+        length, latency = trace.spent, latency_class(trace.observed)
         self.issued.add(outcome.family, length, latency)
         scope.rows[row.id] = (outcome.code, outcome.family, length, latency)
         scope.solved.attempts += 1
@@ -246,7 +246,7 @@ class AdmissionDetector(Detector):
         if code in ("duplicate", "surplus"):
             scope.claims.append((row.id, code, tokens))
         elif code == "stale":
-            oldest = min((segment.version or 0 for segment in row.trace.policy_segments), default=0)
+            oldest = min((segment.version or 0 for segment in row.trace.learnt_segments), default=0)
             newest = max(run.versions, default=0)
             if newest - oldest <= stage.max_policy_age:
                 self.fail(row.id, f"it is called stale at an age of {newest - oldest} versions, max_policy_age is "

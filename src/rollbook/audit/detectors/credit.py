@@ -149,9 +149,9 @@ class CreditDetector(Detector):
     def _tokens(self, step: StoredStep, traces: Sequence[Trace]) -> None:
         """The batch's tokens are the trajectories' action tokens, each once, in order."""
         given, where = step.given, step.batch_id
-        lengths = np.array([trace.action_count for trace in traces], dtype=np.int64)
-        own = [segment.token_ids for trace in traces for segment in trace.policy_segments]
-        self.observed += sum(len(s.token_ids) for trace in traces for s in trace.policy_segments if s.version == UNSAMPLED)
+        lengths = np.array([trace.learnt_count for trace in traces], dtype=np.int64)
+        own = [segment.token_ids for trace in traces for segment in trace.learnt_segments]
+        self.observed += sum(len(s.token_ids) for trace in traces for s in trace.learnt_segments if s.version == UNSAMPLED)
         tokens = np.array([token for ids in own for token in ids], dtype=np.int64)
         if not np.array_equal(given["length"], lengths):
             self.fail(where, f"the batch of {step.batch.scope} holds {int(given['length'].sum())} action tokens, its "
@@ -187,7 +187,7 @@ class CreditDetector(Detector):
     def _per_token(self, step: StoredStep, credit: Credit, rule: Mapping[str, object], traces: Sequence[Trace] | None) -> None:
         """Advantages token by token, from the values and the KL that the batch stores; returns and KL as well."""
         given = step.given
-        total_S = None if traces is None else np.array([len(trace.token_ids) for trace in traces], dtype=np.int64)
+        total_S = None if traces is None else np.array([trace.shown_count for trace in traces], dtype=np.int64)
         found = token_credit(rule, np.array(credit.reward), given, total_S)
         if found is None or (credit.misfit_penalty and traces is None):
             self.unknown[str(rule.get("kind"))] += 1

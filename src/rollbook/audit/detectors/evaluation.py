@@ -135,7 +135,7 @@ class EvaluationDetector(Detector):
             seen.gates.append(float((verdict.vector.value("format") or 0.0) > 0.0))
         envelope = run.envelopes.get(row.trace.envelope)
         seen.weights.add(envelope.policy if envelope is not None else "unknown")
-        seen.tokens += row.trace.action_count
+        seen.tokens += row.trace.spent
         seen.attempts += 1
 
     def _report(self, run: RunIndex, identity: str, report: EvalReport) -> None:

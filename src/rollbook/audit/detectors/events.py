@@ -7,14 +7,16 @@ from itertools import chain
 
 import numpy as np
 
+from rollbook.audit.contexts import invented, misplaced
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.audit.keeping import REMEDY, kept_otherwise
 from rollbook.audit.observations import unseen
 from rollbook.audit.prompts import contained
 from rollbook.audit.sampling import Sample
-from rollbook.records import HostUpdate, NotExposed, Trace, sampled_hash
+from rollbook.records import HostUpdate, NotExposed, Segment, Trace, sampled_hash
 from rollbook.records.host import ids_hash
+from rollbook.records.rollout import turns_of
 
 HASHING = "embedded"       # engines whose name begins so give a hash of every turn
 KEEP = "carry the ids, log-probs and versions that the engine returned through to the batch; never tokenise text again"
@@ -31,7 +33,7 @@ class EventsDetector(Detector):
         super().__init__()
         self.sample = Sample(whole=2048, every=16)
         self.rows = self.unhashed = self.reencoded = self.several = 0
-        self.batches = self.gone = self.hidden = 0
+        self.batches = self.gone = self.hidden = self.contexts = 0
         self.prompts: dict[str, tuple[int, ...]] = {}
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
@@ -51,7 +53,9 @@ class EventsDetector(Detector):
         self.checked()
         self.rows += 1
         trace = row.trace
-        problem = misordered(trace) or unpublished(run, trace)
+        self.contexts += bool(trace.parts)
+        problem = next(filter(None, (misordered(trace, number) for number in range(len(trace.parts) + 1))), "")
+        problem = problem or misplaced(trace) or unpublished(run, trace)
         if problem:
             self.fail(row.id, problem, "record segments as they came, each with the published version that made it")
         stage = run.policy_stage(run.table or "")
@@ -60,7 +64,7 @@ class EventsDetector(Detector):
         self._hashes(run, row)
         if self.sample.takes(row.id):
             self._text(run, row)
-            if run.tokenizer is not None and (problem := unseen(trace, run.tokenizer)):
+            if run.tokenizer is not None and (problem := unseen(trace, run.tokenizer) or invented(trace, run.tokenizer)):
                 self.fail(row.id, problem, "show the policy what the environment said, and record what was shown")
 
     def step(self, run: RunIndex, step: StoredStep) -> None:
@@ -95,24 +99,31 @@ class EventsDetector(Detector):
             self.note(f"the host did not show the log-probs of {self.hidden} trajectories: they could not be hashed again")
         if self.several:
             self.note(f"{self.several} trajectories of several turns: their text was not compared")
+        if self.contexts:
+            self.note(f"{self.contexts} trajectories of several contexts, each held against the one it came from")
 
     def _hashes(self, run: RunIndex, row: Row) -> None:
-        turns = tuple(row.trace.turns)
-        stated = row.trace.sampled
+        for number in range(len(row.trace.parts) + 1):
+            stated = row.trace.parts[number - 1].sampled if number else row.trace.sampled
+            if not self._hashed(run, row, tuple(turns_of(row.trace.segments_of(number))), stated):
+                return
+
+    def _hashed(self, run: RunIndex, row: Row, turns: tuple[tuple[Segment, ...], ...], stated: tuple[str, ...]) -> bool:
+        """Whether the turns of one context are what the engine sampled, as far as it says so."""
         if any(isinstance(segment.logps, NotExposed) for turn in turns for segment in turn):
             self.hidden += 1
             if run.recipe is not None:
                 self.fail(row.id, "it hides the log-probs of what was sampled", KEEP)
-            return
+            return False
         if not stated:
             self.unhashed += 1
             if turns and self._hashing(run, turns[0][0].version):
                 self.fail(row.id, "it carries no hash of what was sampled, although its engine makes one",
                           "keep the engine's hash with the trajectory")
-            return
+            return not turns
         if len(stated) != len(turns):
             self.fail(row.id, f"{len(stated)} hashes for {len(turns)} turns of the policy", "keep the engine's hash of each turn")
-            return
+            return False
         for number, (turn, wanted) in enumerate(zip(turns, stated, strict=True)):
             ids = [token for segment in turn for token in segment.token_ids]
             logps = [value for segment in turn for value in segment.logps or ()]
@@ -121,7 +132,8 @@ class EventsDetector(Detector):
             if found != wanted:
                 self.fail(row.id, f"turn {number + 1} of {row.trace.attempt} is not what the engine sampled: its {len(ids)} ids, "
                           f"log-probs and versions hash to {found[:12]}, the engine's hash is {wanted[:12]}", KEEP)
-                return
+                return False
+        return True
 
     def _hashing(self, run: RunIndex, version: int | None) -> bool:
         held = None if version is None else run.versions.get(version)
@@ -155,12 +167,13 @@ class EventsDetector(Detector):
                       "render the task's own messages with the recorded template")
 
 
-def misordered(trace: Trace) -> str:
-    """What is wrong with the order of the segments; empty when nothing is."""
-    if not trace.segments or trace.segments[0].owner == "policy":
+def misordered(trace: Trace, number: int = 0) -> str:
+    """What is wrong with the order of the segments of a context; empty when nothing is."""
+    segments = trace.segments_of(number)
+    if not segments or segments[0].owner == "policy":
         return "it does not begin with what the policy was shown"
-    previous = trace.segments[0]
-    for segment in trace.segments[1:]:
+    previous = segments[0]
+    for segment in segments[1:]:
         if not segment.count:
             return f"a segment of the {segment.owner} is empty"
         if segment.owner == previous.owner == "policy" and not (segment.version or 0) > (previous.version or 0):
@@ -171,7 +184,7 @@ def misordered(trace: Trace) -> str:
 
 def unpublished(run: RunIndex, trace: Trace) -> str:
     """A version that was not published before the trajectory; empty when all were."""
-    for segment in trace.policy_segments:
+    for segment in trace.sampled_segments:
         if segment.version not in run.versions:
             return f"version {segment.version} made some of its tokens, which was not published before"
     return ""
@@ -199,11 +212,11 @@ def packed_otherwise(traces: list[Trace | None], names: tuple[str, ...], given: 
 def _all_equal(traces: Sequence[Trace | None], given: Mapping[str, np.ndarray]) -> bool:
     """Whether every packed token is its trajectory's, where all trajectories are there: one look at the batch as a whole."""
     held = [trace for trace in traces if trace is not None]
-    own = [segment for trace in held for segment in trace.policy_segments]
+    own = [segment for trace in held for segment in trace.learnt_segments]
     if len(held) < len(traces) or any(isinstance(segment.logps, NotExposed) for segment in own):
         return False
     lengths = [len(segment.token_ids) for segment in own]
-    if [trace.action_count for trace in held] != given["length"].tolist():
+    if [trace.learnt_count for trace in held] != given["length"].tolist():
         return False
     return (np.array_equal(given["token_ids"], list(chain.from_iterable(segment.token_ids for segment in own)))
             and np.array_equal(given["behavior"], np.array(list(chain.from_iterable(segment.logps or () for segment in own)),
@@ -213,8 +226,8 @@ def _all_equal(traces: Sequence[Trace | None], given: Mapping[str, np.ndarray]) 
 
 def _sequence(trace: Trace, name: str, found: Mapping[str, np.ndarray]) -> Iterator[str]:
     """In what one packed sequence differs from its trajectory."""
-    segments = tuple(trace.policy_segments)
-    count = trace.action_count
+    segments = tuple(trace.learnt_segments)
+    count = trace.learnt_count
     if len(found["token_ids"]) != count:
         yield f"{name} has {count} tokens of the policy, {len(found['token_ids'])} were trained"
         return

@@ -85,7 +85,7 @@ class PublicationDetector(Detector):
     def row(self, run: RunIndex, row: Row) -> None:
         """Each of the policy's segments: its version was published and acknowledged before, and is the envelope's."""
         envelope = run.envelopes.get(row.trace.envelope or "")
-        for segment in row.trace.policy_segments:
+        for segment in row.trace.sampled_segments:
             self.segments += 1
             version = segment.version
             if version is None or version not in self.held:
@@ -123,7 +123,7 @@ class PublicationDetector(Detector):
                       f"{current.index}", "count age in publications from the policy that is trained")
         found = [run.recent.get(trace) for trace in step.batch.traces]
         own = [(s.version or 0, len(s.token_ids)) for pair in found if pair is not None
-               for s in run.learnt(step.batch.scope, pair[0]).policy_segments]
+               for s in run.learnt(step.batch.scope, pair[0]).learnt_segments]
         if all(pair is not None for pair in found) and not np.array_equal(np.repeat([v for v, _ in own], [n for _, n in own]),
                                                                           version_T):
             self.fail(step.batch_id, f"the versions of the tokens of {step.batch.scope} are not those of the trajectories",

@@ -16,7 +16,7 @@ from rollbook.ledger.kinds import TraceTable
 from rollbook.records import Comparison, Dispatch, EvalReport, PolicyVersion, ProtocolBundle, SamplingEnvelope, Task, Trace
 from rollbook.records.codec import canonical, digest
 from rollbook.records.recipe import PolicyGradient, Stage
-from rollbook.records.rollout import UNSAMPLED
+from rollbook.records.rollout import UNSAMPLED, turns_of
 
 BUNDLED = ("temperature", "top_p", "max_tokens", "template")       # what a protocol and an envelope both say
 SAMPLING = ("temperature", "top_p", "top_k", "min_p")
@@ -105,12 +105,12 @@ class RequestDetector(Detector):
             self.fail(row.id, f"it names the envelope {trace.envelope}, which is not on record before it",
                       "record the envelope before anything is sampled under it")
             return
-        spent = trace.action_count
+        spent = trace.spent
         problem = overspent(trace, spent, envelope, run.tasks.get(trace.task)) or stopped(trace, spent, envelope, _stops(run))
         if problem:
             self.fail(row.id, problem, "let the envelope that is recorded decide what is sampled")
         self._named(row)
-        for segment in trace.policy_segments:
+        for segment in trace.sampled_segments:
             if (trace.envelope, segment.version) not in self.vetted:
                 self._vet(run, row, envelope, segment.version)
         self._spend(run, trace, spent)
@@ -259,8 +259,9 @@ def overspent(trace: Trace, spent: int, envelope: SamplingEnvelope, task: Task |
         return f"{spent} tokens were sampled, its envelope allows {envelope.max_tokens}"
     if task is not None and spent > task.budget.max_tokens:
         return f"{spent} tokens were sampled, its task allows {task.budget.max_tokens}"
-    if len(trace.segments) > 2:
-        turns = sum(1 for _ in trace.turns)
+    if len(trace.segments) > 2 or trace.parts:
+        own = trace.episode.turns if trace.parts and trace.episode is not None and not trace.episode.agent else None
+        turns = len(own) if own else sum(1 for number in range(len(trace.parts) + 1) for _ in turns_of(trace.segments_of(number)))
         if turns > envelope.max_turns:
             return f"{turns} turns were taken, its envelope allows {envelope.max_turns}"
     seconds = trace.observed.get("latency_s", 0.0)

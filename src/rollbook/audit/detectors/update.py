@@ -271,7 +271,7 @@ class UpdateDetector(Detector):
         known = [(run.learnt(step.batch.scope, pair[0]), pair[1]) for pair in found if pair is not None]
         if len(known) < len(found):
             return None
-        own = np.array([x for trace, _ in known for segment in trace.policy_segments for x in segment.logps or ()],
+        own = np.array([x for trace, _ in known for segment in trace.learnt_segments for x in segment.logps or ()],
                        dtype=np.float32)
         if own.shape != step.given["behavior"].shape or not np.array_equal(own, step.given["behavior"]):
             count = int((own != step.given["behavior"]).sum()) if own.shape == step.given["behavior"].shape else abs(

@@ -105,7 +105,7 @@ def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: 
                             max_length=stage.max_tokens or session.settings.tasks.max_tokens,
                             misfit_penalty=around.misfit_penalty if (around := session.settings.environment) else 0.0,
                             fresh_optimizer=stage.optimizer_reset == "publication",
-                            observation_loss=stage.observation_loss)
+                            observation_loss=stage.observation_loss, subagents_learn=stage.subagents_learn)
     run = PolicyRun(stage=name, ledger=session.ledger, rollouts=_rollouts(session, stage),
                     judge=judging(session, stage.reward).judge, learner=learner, publisher=session.publisher, objective=objective,
                     admission=admission(stage, objective.credit), settings=settings, tasks=session.tasks,

@@ -1,0 +1,48 @@
+"""An agent that knows nothing of Rollbook: OpenAI's interface over plain HTTP, one tool of its workplace, its answer printed.
+
+MODE: `plain` asks once more with what the tool said, `anew` begins its conversation anew with it, `fail` ends with status 3,
+`hang` waits for ever.
+"""
+
+import json
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def asked(address, document):
+    request = urllib.request.Request(address, data=json.dumps(document).encode(), headers={
+        "Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}", "Content-Type": "application/json"})
+    with OPENER.open(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def chat(messages):
+    return asked(f"{os.environ['OPENAI_BASE_URL']}/chat/completions", {"model": "policy", "messages": messages})
+
+
+def main(task, tool, mode):
+    if mode == "fail":
+        sys.exit(3)
+    if mode == "hang":
+        time.sleep(600)
+    messages = [{"role": "user", "content": task}]
+    first = chat(messages)["choices"][0]["message"]
+    argument = (first["content"] or "")[:40]
+    told = asked(f"{os.environ['ROLLBOOK_TOOLS']}/{tool}", {"expression": argument})["content"]
+    if mode == "anew":
+        messages = [{"role": "user", "content": f"{task}\n{told}"}]
+    else:
+        messages += [first, {"role": "user", "content": told}]
+    print(chat(messages)["choices"][0]["message"]["content"])
+
+
+try:
+    main(*sys.argv[1:])
+except urllib.error.HTTPError as error:
+    print(error.read().decode(), file=sys.stderr)
+    sys.exit(4)
