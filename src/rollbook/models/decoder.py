@@ -1,7 +1,7 @@
 """The decoder as a module: parameters under transformers' checkpoint names, forward over packed trees.
 
 Matrix products run in the compute dtype, the residual stream, norms and softmax in fp32.
-Legend: L packed positions, H width, N query heads, K key/value heads, D head size, R = N / K query rows per key head.
+Legend: L packed positions, H width, K experts that a token takes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rollbook.models.architecture import Architecture, to_config
+from rollbook.models.attention import Scene, attend, rotate, scene
 from rollbook.models.layout import Layout
 from rollbook.models.routing import GateRule, replayed_gates
-
-SHORT = 1 << 23        # scores that a processor writes out (32 MiB of fp32 a layer): a fused kernel's backward is slower for them
 
 
 class Norm(nn.Module):
@@ -39,23 +38,6 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x.float(), (weight.shape[0],), weight.float(), eps)
 
 
-def rotary_table(architecture: Architecture, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin of each position's angles, [*, D] in fp32, halves repeated."""
-    dim = architecture.head_dim
-    frequency = 1.0 / (architecture.rope_theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device) / dim))
-    angle = positions.to(torch.float32)[..., None] * frequency
-    angle = torch.cat([angle, angle], dim=-1)
-    return angle.cos(), angle.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of [L, heads, D] by [L, D] tables."""
-    half = x.shape[-1] // 2
-    x = x.float()
-    turned = torch.cat([-x[..., half:], x[..., :half]], dim=-1)
-    return x * cos[:, None] + turned * sin[:, None]
-
-
 class Attention(nn.Module):
     """Grouped-query attention of packed trees."""
 
@@ -70,42 +52,15 @@ class Attention(nn.Module):
             self.q_norm = Norm(a.head_dim, a.norm_eps)
             self.k_norm = Norm(a.head_dim, a.norm_eps)
 
-    def forward(self, x: Tensor, layout: Layout, tables: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, seen: Scene) -> Tensor:
         a = self.a
         q = linear(self.q_proj, x).view(-1, a.heads, a.head_dim)
         k = linear(self.k_proj, x).view(-1, a.kv_heads, a.head_dim)
         v = linear(self.v_proj, x).view(-1, a.kv_heads, a.head_dim)
         if a.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, *tables).to(x.dtype), rotate(k, *tables).to(x.dtype)
-        return linear(self.o_proj, attend(q, k, v, layout).reshape(x.shape[0], -1))
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Attention output [L, N, D]: prompts over themselves, continuations over their prompt and themselves."""
-    prompts, owns = layout.prompt_slots_GP, layout.own_slots_SC
-    key_GP, value_GP = k[prompts], v[prompts]
-    out_G = _grouped(q[prompts], key_GP, value_GP, layout.prompt_mask_GPP).flatten(0, 1)
-    key_SK = torch.cat([key_GP[layout.group_S], k[owns]], dim=1)
-    value_SK = torch.cat([value_GP[layout.group_S], v[owns]], dim=1)
-    out_S = _grouped(q[owns], key_SK, value_SK, layout.own_mask_SCK).flatten(0, 1)
-    return torch.cat([out_G[layout.prompt_flat_L], out_S[layout.own_flat_L]])
-
-
-def _grouped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """[B, Q, N, D] x [B, M, K, D] -> [B, Q, N, D]; the R query heads of a key head become rows of one product."""
-    batch, length, heads, dim = q.shape
-    kv = k.shape[2]
-    rows = q.view(batch, length, kv, heads // kv, dim).permute(0, 2, 3, 1, 4).reshape(batch, kv, -1, dim)
-    k, v = k.transpose(1, 2), v.transpose(1, 2)
-    seen = mask[:, None].repeat(1, 1, heads // kv, 1)
-    if q.device.type == "cpu" and batch * heads * length * k.shape[2] <= SHORT:
-        score = (rows @ k.transpose(2, 3)).float().mul_(dim ** -0.5).masked_fill_(~seen, float("-inf"))
-        out = score.softmax(-1).to(q.dtype) @ v
-    else:
-        bias = torch.zeros(seen.shape, dtype=q.dtype, device=q.device).masked_fill_(~seen, float("-inf"))
-        out = F.scaled_dot_product_attention(rows, k, v, attn_mask=bias)
-    return out.view(batch, kv, heads // kv, length, dim).permute(0, 3, 1, 2, 4).reshape(batch, length, heads, dim)
+        q, k = rotate(q, seen, x.dtype), rotate(k, seen, x.dtype)
+        return linear(self.o_proj, attend(q, k, v, layout, seen).reshape(x.shape[0], -1))
 
 
 def linear(layer: nn.Module, x: Tensor) -> Tensor:
@@ -175,8 +130,8 @@ class Block(nn.Module):
         self.post_attention_layernorm = Norm(a.hidden, a.norm_eps)
         self.mlp: nn.Module = Experts(a) if a.experts else FeedForward(a.hidden, a.intermediate)
 
-    def forward(self, residual: Tensor, layout: Layout, tables: tuple[Tensor, Tensor], dtype: torch.dtype) -> Tensor:
-        residual = residual + self.self_attn(self.input_layernorm(residual).to(dtype), layout, tables).float()
+    def forward(self, residual: Tensor, layout: Layout, seen: Scene, dtype: torch.dtype) -> Tensor:
+        residual = residual + self.self_attn(self.input_layernorm(residual).to(dtype), layout, seen).float()
         x = self.post_attention_layernorm(residual).to(dtype)
         if not isinstance(self.mlp, Experts):
             return residual + self.mlp(x).float()
@@ -221,12 +176,12 @@ class Decoder(nn.Module):
     def forward(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         """Hidden states after the final norm, [L, H] in `dtype`; one-position shift and softmax live in `logprobs`."""
         layout = layout.to(self.device)
-        tables = rotary_table(self.architecture, layout.position_L)
+        seen = scene(self.architecture, layout, dtype)
         residual = self.model.embed_tokens(layout.token_L).float()
         again = self.checkpointing and torch.is_grad_enabled()
         for block in self.model.layers:
-            residual = (checkpoint(block, residual, layout, tables, dtype, use_reentrant=False, preserve_rng_state=False) if again
-                        else block(residual, layout, tables, dtype))
+            residual = (checkpoint(block, residual, layout, seen, dtype, use_reentrant=False, preserve_rng_state=False) if again
+                        else block(residual, layout, seen, dtype))
         return self.model.norm(residual).to(dtype)
 
     def held_as(self, name: str, dtype: torch.dtype) -> torch.dtype:

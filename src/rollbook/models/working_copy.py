@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rollbook.models.architecture import Architecture
-from rollbook.models.decoder import Decoder, rms_norm, rotary_table, route
+from rollbook.models.attention import rotary_table
+from rollbook.models.decoder import Decoder, rms_norm, route
 from rollbook.models.matrix import Matrix
 
 CPU = torch.device("cpu")
