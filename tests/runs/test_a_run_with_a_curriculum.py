@@ -33,6 +33,7 @@ def ended(folder):
         return list(ledger.records(PolicyVersion))[-1].weights, list(ledger.records(CurriculumReport)), ledger.semantic_hash()
 
 
+@pytest.mark.soak
 def test_a_killed_run_with_a_curriculum_ends_as_if_it_had_not_been_killed(tmp_path, monkeypatch):
     assert run_recipe(recipe(), tmp_path / "whole", Quiet()) == 0
     real = policy_gradient.step

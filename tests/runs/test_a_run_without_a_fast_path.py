@@ -78,6 +78,7 @@ def test_its_updates_are_computed_again_bit_for_bit(whole):
     assert replay_run(run).same_bits
 
 
+@pytest.mark.soak
 def test_stopped_and_resumed_it_ends_like_an_undisturbed_run(start, whole, tmp_path, monkeypatch):
     sessions = []
     inner = stages.run_stage

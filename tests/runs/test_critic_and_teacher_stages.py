@@ -87,6 +87,7 @@ def test_hard_targets_have_the_share_of_the_loss_that_the_step_says(whole):
     assert distill_loss(given, wrong, 1) != pytest.approx(distill_loss(given, MIXED, 1), rel=1e-3)
 
 
-@pytest.mark.parametrize(("stage", "after"), [("ppo", 1), ("ppo", 2), ("sao", 1), ("whole", 1), ("xhard", 1)])
+@pytest.mark.parametrize(("stage", "after"), [
+    ("ppo", 1), ("sao", 1), *(pytest.param(*one, marks=pytest.mark.soak) for one in (("ppo", 2), ("whole", 1), ("xhard", 1)))])
 def test_a_run_stopped_between_steps_with_a_critic_ends_with_the_same_records(whole, tmp_path, monkeypatch, stage, after):
     assert outcome(run_in_pieces(pipeline(**STAGES), tmp_path / "run", stage, after, monkeypatch)) == outcome(whole)

@@ -42,7 +42,7 @@ def test_every_stage_that_trains_is_computed_again_bit_for_bit(whole):
     assert [one.stage for one in report.stages] == ["sft", "rm", "again", "dpo"]
 
 
-@pytest.mark.parametrize("stage", ["again", "rm", "dpo"])
+@pytest.mark.parametrize("stage", ["dpo", *(pytest.param(one, marks=pytest.mark.soak) for one in ("again", "rm"))])
 def test_a_run_stopped_in_the_middle_of_a_stage_ends_with_the_same_records(whole, tmp_path, monkeypatch, stage):
     assert outcome(run_in_pieces(pipeline(**STAGES), tmp_path / "run", stage, 2, monkeypatch)) == outcome(whole)
 

@@ -76,6 +76,7 @@ def test_a_question_says_its_mode_and_a_response_keeps_to_it():
     assert thinking_mode("\\boxed{5}", "2 + 3 =") == "no_thinking_block" and thinking_mode(said, "2 + 3 =") == ""
 
 
+@pytest.mark.soak
 def test_a_run_stopped_inside_a_stage_of_low_rank_factors_ends_with_the_same_records(whole, tmp_path, monkeypatch):
     assert outcome(run_in_pieces(recipe(), tmp_path / "run", "rl", 1, monkeypatch)) == outcome(whole)
 
