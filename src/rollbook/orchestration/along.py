@@ -70,6 +70,7 @@ class Along:
         self.session, self.asked = session, asked
         self.suites = suites_of(asked)
         self.proven: dict[str, EnvironmentProof] = {}
+        self._known: dict[tuple[str, str, str], AbilityChange] = {}
 
     def begin(self) -> None:
         """The policy before the first stage, where it was not asked yet."""
@@ -114,8 +115,14 @@ class Along:
 
     def changes(self) -> tuple[AbilityChange, ...]:
         """Over every stage that moved the policy against what it began with, and over the whole run."""
-        return tuple(change(ability, {name: self._folder(ability, name) for name in pair}, pair)
-                     for ability in self.asked.abilities for pair in moves(self.session.ledger))
+        pairs = moves(self.session.ledger)
+        return tuple(self._change(ability, pair) for ability in self.asked.abilities for pair in pairs)
+
+    def _change(self, ability: Ability, pair: tuple[str, str]) -> AbilityChange:
+        """Compared once: what a stage ended with does not change."""
+        if (key := (ability, *pair)) not in self._known:
+            self._known[key] = change(ability, {name: self._folder(ability, name) for name in pair}, pair)
+        return self._known[key]
 
     def _folder(self, ability: Ability, stage: str) -> Path:
         return place(self.session.root, ability, suite(ability, self.suites, self.session.policy), stage)

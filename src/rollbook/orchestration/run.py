@@ -156,6 +156,8 @@ def _go(session: Session, state: StepState | None, until: str | None = None) -> 
             if name == until:
                 session.progress.note(f"stopped after {name}, as asked: `rollbook resume {session.root}` goes on")
                 return 0
+    if session.along is not None:
+        session.along.told()
     session.ledger.append(undecided(session.versions[names[-1]]))
     session.ledger.append(RunEnd(status="completed", detail="", observed=_spent(session)))
     return 0
