@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+LOOK_S = 30.0       # between two looks at whether a permission still holds
+
 
 @click.command()
 @click.argument("model")
@@ -40,18 +42,20 @@ def serve(model: str, port: int, token: str | None, gate_key: Path | None, wante
     if wanted and gate_key is None:
         raise ModelError("--for asks for a permission", got=", ".join(wanted), why="without --require-gate nothing is checked",
                          fix="give --require-gate PUBLIC_KEY")
-    policy = None if gate_key is None else _permitted(model, gate_key, wanted)
+    permitted = None if gate_key is None else Permitted(model, gate_key, wanted)
     log = CallLog(said["record"]) if said["record"] is not None else None
     sampling = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
     how: Any = {"max_tokens": said["max_tokens"], "fixed": said["fixed_sampling"], "keep": said["keep"], "told": log}
-    gateway = (gateway_of(model, said["dialect"], sampling, **how) if policy is None
-               else gateway_over(policy, said["dialect"], sampling, **how))
+    gateway = (gateway_of(model, said["dialect"], sampling, **how) if permitted is None
+               else gateway_over(permitted.policy, said["dialect"], sampling, **how))
     with serving(gateway, port=port, token=token, model=model) as served:
         click.echo(f"base url  {served.address}/v1")
         click.echo(f"  for an attempt of its own  {served.base_url('NAME')}\ntoken     {served.token}")
         try:
             while True:
-                time.sleep(3600)
+                time.sleep(LOOK_S)
+                if permitted is not None:
+                    permitted.look_again()          # raises once it has ended or was taken back: nothing is served after that
         except KeyboardInterrupt:
             early = gateway.closed_early
             click.echo("stopped" + (f"; {early} conversations were closed early, to hold {gateway.keep}" if early else ""))
@@ -59,11 +63,25 @@ def serve(model: str, port: int, token: str | None, gate_key: Path | None, wante
         log.close()
 
 
-def _permitted(model: str, key: Path, wanted: tuple[str, ...]) -> Any:
-    """The policy of RUN[:STAGE], once its signed decision permits it now, for what is wanted, with these very weights."""
-    from rollbook.cli_output import check_existing_run
-    from rollbook.orchestration.permission import load_policy
+class Permitted:
+    """The policy of RUN[:STAGE] that a signed decision permits now, for what is wanted, with these very weights."""
 
-    run, _, stage = (model, "", "") if Path(model).is_dir() else model.rpartition(":")
-    check_existing_run(Path(run or model))
-    return load_policy(Path(run or model), stage or None, require_gate=True, key=key.read_bytes(), wanted=wanted)
+    def __init__(self, model: str, key: Path, wanted: tuple[str, ...]):
+        from datetime import UTC, datetime
+
+        from rollbook.cli_output import check_existing_run
+        from rollbook.orchestration.permission import check, load_policy
+
+        run, _, stage = (model, "", "") if Path(model).is_dir() else model.rpartition(":")
+        self.run, self.stage, self.key, self.wanted = Path(run or model), stage or None, key.read_bytes(), wanted
+        check_existing_run(self.run)
+        self.policy = load_policy(self.run, self.stage, require_gate=True, key=self.key, wanted=wanted)
+        self.decision = check(self.run, self.stage, key=self.key, now=datetime.now(UTC), wanted=wanted)
+
+    def look_again(self) -> None:
+        """Refuses where it no longer holds."""
+        from datetime import UTC, datetime
+
+        from rollbook.orchestration.permission import renewed
+
+        self.decision = renewed(self.run, self.stage, self.decision, key=self.key, now=datetime.now(UTC), wanted=self.wanted)

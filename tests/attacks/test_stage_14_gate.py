@@ -337,6 +337,22 @@ def test_only_a_permitted_policy_is_loaded_where_the_gate_is_required(copy, key,
         load(wanted=("serve-internal",))
 
 
+def test_a_permission_in_use_holds_until_its_end_a_refusal_or_an_incident(copy, key):
+    public = key.with_suffix(".pub").read_bytes()
+    made = decide(copy, WISH, private_key=key, now=NOW)
+    again = functools.partial(permission.renewed, copy, None, made, key=public, wanted=("serve-internal",))
+    assert again(now=NOW) == made
+    with pytest.raises(GateRefused, match="has expired"):
+        again(now=datetime(2027, 3, 1, tzinfo=UTC))
+    newer = decide(copy, WISH, private_key=key, now=NOW + timedelta(hours=1))
+    assert again(now=NOW + timedelta(hours=2)) == newer                      # another decision is checked as a whole
+    with pytest.raises(GateRefused, match="signature does not hold"):
+        again(now=NOW + timedelta(hours=2), key=new_key()[1])
+    decide(copy, wish(decision="refuse"), private_key=key, now=NOW + timedelta(hours=3))
+    with pytest.raises(GateRefused, match="no permission"):
+        again(now=NOW + timedelta(hours=4))
+
+
 def test_a_server_that_requires_the_gate_loads_nothing_else(copy, key, tmp_path, monkeypatch):
     public, loaded = str(key.with_suffix(".pub")), []
     monkeypatch.setattr("rollbook.serve.loaded.gateway_over", lambda policy, *rest, **how: loaded.append(policy) or 1 / 0)

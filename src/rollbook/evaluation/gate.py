@@ -288,7 +288,7 @@ def check_gate(signed: Signed, files: Mapping[str, str], *, key: bytes, now: dat
     covers(signed.bundle, document(decision))
     _same_policy(decision, files)
     verify(document(decision), signed.bundle, key, signed.checkpoint)
-    _in_time(decision, now)
+    in_time(decision, now)
     beyond = sorted(set(wanted) - set(decision.authority_limits))
     if beyond:
         raise GateRefused("this permission does not reach so far", got=", ".join(beyond),
@@ -307,7 +307,7 @@ def _same_policy(decision: GateDecision, files: Mapping[str, str]) -> None:
                           fix="load the checkpoint that was decided about, or have this one decided")
 
 
-def _in_time(decision: GateDecision, now: datetime) -> None:
+def in_time(decision: GateDecision, now: datetime) -> None:
     """Refuses before the decision and from its expiry on; without readable times it never held."""
     try:
         decided, expires = moment(decision.decided or ""), moment(decision.expires or "")

@@ -16,6 +16,7 @@ from rollbook.evaluation.gate import (
     check_gate,
     document,
     evaluations,
+    in_time,
     moment,
     policy_files,
     refused,
@@ -149,6 +150,21 @@ def check(run: Path, stage: str | None, *, key: bytes, now: datetime, wanted: Co
     check_gate(Signed(decision=decision, bundle=bundle, checkpoint=place), files, key=key, now=now, wanted=wanted)
     _no_incident(ledger, decision)
     return decision
+
+
+def renewed(run: Path, stage: str | None, held: GateDecision, *, key: bytes, now: datetime,
+            wanted: Collection[str]) -> GateDecision:
+    """The decision under which a stage's policy is in use from now on; refuses once it has ended or was taken back.
+
+    Signature and files were checked when the policy was loaded; another decision than `held` is checked as a whole.
+    """
+    ledger = Ledger.open(run, write=False)
+    last = _last(ledger, held.policy)
+    if last is None or content_id(last) != content_id(held):
+        return check(run, stage, key=key, now=now, wanted=wanted)
+    in_time(held, now)
+    _no_incident(ledger, held)
+    return held
 
 
 def _no_incident(ledger: Ledger, decision: GateDecision) -> None:

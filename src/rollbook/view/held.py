@@ -47,7 +47,7 @@ class HeldRun:
     def __init__(self, key: str, root: Path):
         self.key, self.root = key, root
         self._mutex = threading.RLock()
-        self._read_at, self._size = 0.0, (-1, -1)
+        self._read_at, self._size = 0.0, (-1, -1, -1)
         self._facts: Facts | None = None
         self._rows, self._rows_read = Rows(), False
         self._tasks: dict[str, Task] = {}
@@ -61,7 +61,7 @@ class HeldRun:
         with self._mutex:
             now = time.monotonic()
             if self._facts is None or now - self._read_at > FRESH_S:
-                size = log_size(self.root)
+                size = (*log_size(self.root), _begun(self.root))
                 if self._facts is None or size != self._size:
                     self._load()
                     self._size = size
@@ -177,6 +177,14 @@ def log_size(root: Path) -> tuple[int, int]:
     except OSError:
         return (0, 0)
     return len(files), sum(files)
+
+
+def _begun(root: Path) -> int:
+    """When the manifest was written: another run in the same place has another one."""
+    try:
+        return (root / "manifest.json").stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _readable(ledger: Ledger, kind: str | None = None) -> list[Any]:

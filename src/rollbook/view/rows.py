@@ -75,10 +75,13 @@ class Rows:
         self._facets: dict[str, list[tuple[str, int]]] | None = None
 
     def after(self, ledger: Ledger, tables: Iterable[Logged]) -> Rows:
-        """With the tables that stand in the log now: those committed since are read, those taken back are gone."""
+        """With the tables that stand in the log now: those committed since are read, those taken back are gone. A table is known
+        by its hash: another run in the same place has the same numbers in its log."""
         wanted = {entry.seq: entry for entry in tables}
-        kept = {part.seq: part for part in self.parts if part.seq in wanted}
-        unread = {seq: why for seq, why in self.unread.items() if seq in wanted}
+        kept = {part.seq: part for part in self.parts
+                if part.seq in wanted and (part.seq, part.scope, part.digest) == _place(wanted[part.seq])}
+        replaced = len(kept) < sum(part.seq in wanted for part in self.parts)
+        unread = {} if replaced else {seq: why for seq, why in self.unread.items() if seq in wanted}
         new = [entry for seq, entry in wanted.items() if seq not in kept and seq not in unread]
         if not new and len(kept) == len(self.parts) and len(unread) == len(self.unread):
             return self
@@ -216,12 +219,16 @@ class Rows:
         return part.whole(int(row["row"])) | row
 
 
+def _place(entry: Logged) -> Place:
+    return entry.seq, entry.record.name, str(entry.record.observed.get("sha256"))
+
+
 def _read(ledger: Ledger, entry: Logged, known: Mapping[Place, Kept]) -> Part | str:
     """The table that a record names, or why it could not be read. What is known of it is taken where its file has the hash that
     the log states."""
     try:
         file = ledger.table_file(entry.record, f"event {entry.seq}")
-        place = (entry.seq, entry.record.name, str(entry.record.observed.get("sha256")))
+        place = _place(entry)
         held = known.get(place)
         if held is not None and held.base.num_rows == entry.record.rows:
             return Part(file, place, held.base, held.components)

@@ -186,6 +186,18 @@ def test_a_growing_run_shows_what_was_added(tmp_path, monkeypatch):
     writer.ledger.close()
 
 
+def test_another_run_in_the_place_of_one_that_is_looked_at_is_shown_and_nothing_of_the_old_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("rollbook.view.held.FRESH_S", 0.0)
+    whole_run(tmp_path / "here")
+    run = held_runs([tmp_path / "here"])["here"].refresh()
+    before = set(run.rows.column("id").to_pylist())
+    (tmp_path / "here").rename(tmp_path / "gone")
+    hostile_run(tmp_path / "here")
+    after = set(run.refresh().rows.column("id").to_pylist())
+    assert after and before != after
+    assert after == set(next(iter(held_runs([tmp_path / "here"]).values())).refresh().rows.column("id").to_pylist())
+
+
 def test_the_same_pages_as_files_need_no_server_and_link_only_to_each_other(run, tmp_path):
     pages, left = write_site([run], tmp_path / "site")
     files = {file.name for file in (tmp_path / "site").iterdir()}
