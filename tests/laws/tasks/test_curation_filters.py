@@ -281,11 +281,13 @@ CHOICE = {"kind": "choice", "reference": "B", "options": ["6", "7", "8"]}
 
 
 @pytest.mark.parametrize(("version", "opinion", "why"), [
-    ("What is 4 + 3?", "Yes.", None), ("What is 4 plus three?", "yes", "rewriting lost a number, or kept the options"),
-    ("What is 4 + 3?\nA. 6", "yes", "rewriting lost a number, or kept the options"),
+    ("What is 4 + 3?", "Yes.", None), (" ", "yes", "rewriting said nothing"),
+    ("What is 4 plus three?", "yes", "rewriting lost a number"),
+    ("What is 4 + 3?\nA. 6", "yes", "rewriting kept the options"),
     ("What is 4 + 3?", "no", "the judge refused the statement"),
     ("What is 4 + 3?", "banana", "the judge answered nonsense"),
-    (Unrated(code="timeout", detail=""), "yes", "rewriting: timeout")])
+    ("What is 4 + 3?", Unrated(code="malformed", detail=""), "judging: malformed"),
+    (Unrated(code="malformed", detail=""), "yes", "rewriting: malformed")])
 def test_a_choice_becomes_a_statement_when_a_judge_accepts_it(version, opinion, why):
     helpers = Helpers(folder=Path("."), chat=Writer(version, opinion))
     done = ChoiceToStatement().apply([row("4 + 3 = ?", **CHOICE)], helpers)
@@ -293,6 +295,21 @@ def test_a_choice_becomes_a_statement_when_a_judge_accepts_it(version, opinion, 
     if why is None:
         [made] = done.kept
         assert (made.kind, made.reference, made.problem, "options" in made.more) == ("math", "7", "What is 4 + 3?", False)
+
+
+def test_a_chat_model_that_cannot_be_reached_rejects_one_row_but_not_all_of_them():
+    gone = Unrated(code="unavailable", detail="")
+    given = [row("4 + 3 = ?", **CHOICE), row("5 + 2 = ?", 2, **CHOICE)]
+
+    class Unsteady(Writer):
+        def answer(self, questions, *, max_tokens):
+            return [gone if "5 + 2" in one.messages[0].content else said
+                    for one, said in zip(questions, super().answer(questions, max_tokens=max_tokens), strict=True)]
+    done = ChoiceToStatement().apply(given, Helpers(folder=Path("."), chat=Unsteady("What is 4 + 3?")))
+    assert done.rejected == {2: "rewriting: unavailable"}
+    for writer in (Writer(gone), Unsteady("What is 4 + 3?", gone)):
+        with pytest.raises(TaskError, match="the chat model answered none of"):
+            ChoiceToStatement().apply(given, Helpers(folder=Path("."), chat=writer))
 
 
 def test_an_option_that_means_something_only_beside_others_is_no_statement():

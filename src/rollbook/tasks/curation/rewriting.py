@@ -57,10 +57,12 @@ class ChoiceToStatement:
         fit = {row.number: right for row in rows if row.kind == "choice" and isinstance(right := right_option(row), int)}
         asked = [row for row in rows if row.number in fit]
         said = chat.answer([_question("rewrite", row, REWRITE) for row in asked], max_tokens=self.max_tokens)
+        _answering(said, "rewriting")
         versions = dict(zip((row.number for row in asked), said, strict=True))
         judged = [row for row in asked if isinstance(versions[row.number], str) and not _lost(row, str(versions[row.number]))]
         opinions = chat.answer([_question("judge", row, JUDGE, version=str(versions[row.number]).strip()) for row in judged],
                                max_tokens=4)
+        _answering(opinions, "judging")
         opinion = dict(zip((row.number for row in judged), opinions, strict=True))
         done = Filtered(kept=[])
         for row in rows:
@@ -82,9 +84,11 @@ class ChoiceToStatement:
         if isinstance(version, Unrated):
             return f"rewriting: {version.code}"
         if row.number not in opinion:
-            return "rewriting lost a number, or kept the options"
+            return _lost(row, version)
         answer = opinion[row.number]
-        word = "" if isinstance(answer, Unrated) else answer.strip().strip(".!").casefold()
+        if isinstance(answer, Unrated):
+            return f"judging: {answer.code}"
+        word = answer.strip().strip(".!").casefold()
         if word not in ("yes", "no"):
             return "the judge answered nonsense"
         if word == "no":
@@ -167,10 +171,22 @@ def right_option(row: Candidate) -> int | str:
     return "asks which of the options" if AMONG.search(row.problem) else place
 
 
-def _lost(row: Candidate, version: str) -> bool:
-    """Whether a rewriting lost a number of the problem, says nothing, or still shows lettered options."""
-    before, after = Counter(NUMBERS.findall(row.problem)), Counter(NUMBERS.findall(version))
-    return not version.strip() or bool(before - after) or bool(re.search(r"(?:^|\n)\s*\(?[A-E][.)]\s", version))
+def _lost(row: Candidate, version: str) -> str:
+    """What a rewriting lacks or still has, empty where nothing: it says nothing, lost a number, shows lettered options."""
+    if not version.strip():
+        return "rewriting said nothing"
+    if Counter(NUMBERS.findall(row.problem)) - Counter(NUMBERS.findall(version)):
+        return "rewriting lost a number"
+    return "rewriting kept the options" if re.search(r"(?:^|\n)\s*\(?[A-E][.)]\s", version) else ""
+
+
+def _answering(said: Sequence[str | Unrated], what: str) -> None:
+    """TaskError where a model that was asked answered nothing at all: the rows are not to blame, the stage is to run again."""
+    lost = Counter(one.code for one in said if isinstance(one, Unrated))
+    if said and lost.total() == len(said) and set(lost) <= {"unavailable", "timeout"}:
+        raise TaskError(f"the chat model answered none of {len(said)} questions ({what})",
+                        got=", ".join(f"{code} {count}" for code, count in sorted(lost.items())),
+                        why="all rows would be rejected, and stay so", fix="see that it can be reached, and run again")
 
 
 def _question(key: str, row: Candidate, template: str, **more: str) -> Question:
