@@ -60,11 +60,16 @@ def _build(settings: Mapping[str, Any], *, path: str) -> object:
             fix=f"{kind} takes {', '.join(fields) or 'no fields'}",
         )
     values = {
-        name: _build(value, path=f"{path}.{name}") if isinstance(value, Mapping) else value
+        name: _build(value, path=f"{path}.{name}") if isinstance(value, Mapping) else _number(str(fields[name].type), value)
         for name, value in settings.items()
         if name != "kind"
     }
     return cls(**values)
+
+
+def _number(declared: str, value: Any) -> Any:
+    """A whole number where a field is declared to be a float, as that float: YAML says 0 for 0.0, and records tell them apart."""
+    return float(value) if type(value) is int and "float" in declared and "int" not in declared.split(" | ") else value
 
 
 def _known() -> str:

@@ -9,7 +9,7 @@ import pytest
 from objective_cases import INSTANCES
 
 import rollbook.objectives as ro
-from rollbook.objectives import OBJECTIVES, ObjectiveError, Unstated
+from rollbook.objectives import OBJECTIVES, Dapo, ObjectiveError, Unstated
 from rollbook.objectives.credit import RULES, MinibatchStandardized
 from rollbook.objectives.schema import catalogue_schema, json_schema, schemas_by_name
 from rollbook.objectives.settings import from_settings, to_settings
@@ -81,3 +81,8 @@ def test_every_objective_has_the_common_interface() -> None:
         assert objective.credit is not None and objective.aggregate is not None
         for term in objective.extra_terms:
             assert term.name and term.population in ("actions", "correct", "pretraining")
+
+
+def test_a_whole_number_for_a_coefficient_is_that_float() -> None:
+    made = from_settings({**to_settings(Dapo()), "low": 1})
+    assert type(made.low) is float and made.low == 1.0
