@@ -7,6 +7,8 @@ import pytest
 from asked_episodes import GRADED, MANIFEST, WORLD, Quiet, called, episodes, served, solver
 from chat_endpoint import answer, serving
 from eval_samples import bundle
+from scripted import SAMPLING as SCRIPTED
+from scripted import TOKENIZER, ScriptedSampler
 
 from rollbook.environments import load_definition, open_services
 from rollbook.environments.replaying import replay
@@ -19,8 +21,13 @@ from rollbook.orchestration.surroundings import spec_of, surroundings
 from rollbook.records import ModelError, NotExposed, Scored
 from rollbook.records.recipe import SamplingSettings
 from rollbook.rollouts import endpoint as module
+from rollbook.rollouts.dialects import dialect
 from rollbook.rollouts.endpoint import Endpoint, EndpointRollouts
 from rollbook.rollouts.endpoint_episodes import EndpointEpisodes, Place
+from rollbook.rollouts.meeting import turn_sampler
+from rollbook.rollouts.rendering import Renderer
+from rollbook.serve.gateway import Allowed, Gateway
+from rollbook.serve.running import serving as running
 
 SAMPLING = SamplingSettings(temperature=0.7, top_p=1.0, top_k=0, min_p=0.0)
 
@@ -31,11 +38,11 @@ def at_once(monkeypatch):
     monkeypatch.setattr(evaluating, "environment_manifest", MANIFEST)
 
 
-def played(reply, *, count=2, per_task=1, context=4096, max_tokens=64, workers=2, **world):
+def played(reply, *, count=2, per_task=1, context=4096, max_tokens=64, workers=2, url=None, key=None, **world):
     settings = dataclasses.replace(WORLD, **world)
-    with serving(reply) as (url, calls), surroundings(settings, max_tokens) as around:
+    with serving(reply) as (here, calls), surroundings(settings, max_tokens) as around:
         tasks = around.definition.tasks(count=count, seed=1).tasks
-        where = Endpoint(url=url, model="m", key_variable=None, workers=workers, seconds=5.0)
+        where = Endpoint(url=url or here, model="m", key_variable=key, workers=workers, seconds=20.0)
         asks = EndpointEpisodes(EndpointRollouts(where, SAMPLING, seed=11, max_tokens=max_tokens),
                                 Place(spec=around.spec, definition=around.definition, services=around.services,
                                       rules=around.rules, context=context))
@@ -163,3 +170,19 @@ def test_a_harness_that_an_endpoint_cannot_be_held_to_is_refused_with_what_would
     with pytest.raises(ProtocolRefused, match="cannot be asked for the episodes") as caught:
         Remote(where, bundle(world=world, context=4096, reward=GRADED))
     assert words in str(caught.value) and "rollbook protocol vary" in str(caught.value)
+
+
+def test_our_own_server_goes_on_from_the_very_tokens_of_every_turn_of_an_episode(monkeypatch):
+    call = '<tool_call>\n{"name": "calc", "arguments": {"expression": "40+2"}}\n</tool_call>'
+    sampler = ScriptedSampler(lambda name, turn: "Let me see. " + call if turn == 0 else "=")
+    gateway = Gateway(turn_sampler(sampler), Renderer(TOKENIZER, dialect("hermes"), announces=True), SCRIPTED,
+                      Allowed(context=5000, max_tokens=200, keep=64))
+    with running(gateway) as one:
+        monkeypatch.setenv("SERVED_KEY", one.token)
+        traces, _, _ = played(None, count=2, per_task=2, url=f"{one.address}/v1", key="SERVED_KEY", max_tokens=400,
+                              parameters={"terms": 2, "tool": "calc", "shortcut": True})
+        threads = gateway.attempts["default"].threads
+        assert len(threads) == 4 and all(len(thread.sampled) == 2 for thread in threads)
+    assert {(trace.stop_reason, trace.episode.state.facts["answer"], trace.episode.calls) for trace in traces} == {
+        ("end_of_turn", "42", 1)}
+    assert all(trace.episode.turns[0].action.text == "Let me see." for trace in traces)
