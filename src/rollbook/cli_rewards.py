@@ -144,7 +144,7 @@ def show_watch(ctx: click.Context, run_folder: Path, stage: str | None, gold: st
     fitted = "" if found.alpha is None else f"; gold ~ d ({found.alpha:.3g} - {found.beta:.3g} d), d = sqrt(KL)"
     click.echo(f"peak at step {found.peak.step}, KL {found.peak.kl_nats:.4f}; since then gold {-found.gold_lost:+.4f}, reward "
                f"{found.proxy_won:+.4f}{fitted}")
-    still = len({one.gold for one in moments}) == 1
-    click.echo("over-optimised" if found.over_optimised else
-               "gold never moved: over-optimisation could not have been seen" if still else "no over-optimisation seen")
+    blind = ("gold never moved" if len({one.gold for one in moments}) == 1 else
+             f"gold was never above the tolerance of {tolerance:g}") + ": over-optimisation could not have been seen"
+    click.echo("over-optimised" if found.over_optimised else "no over-optimisation seen" if found.visible else blind)
     ctx.exit(1 if found.over_optimised else 0)

@@ -140,7 +140,7 @@ class Moment:
 class Watch:
     """Gold and proxy over the KL. `peak` is where gold was highest; `gold_lost` and `proxy_won` are what changed from there to
     the end, as means over the last `window` moments; `over_optimised` says that gold fell by more than `tolerance` while proxy
-    rose.
+    rose. `visible` says whether it could have been seen: gold moves, and is not a share that lies within `tolerance` of nothing.
 
     `alpha` and `beta` fit gold(d) - gold(0) = d (alpha - beta d) with d = sqrt(KL); None where the KL does not vary.
     """
@@ -149,6 +149,7 @@ class Watch:
     gold_lost: float
     proxy_won: float
     over_optimised: bool
+    visible: bool
     alpha: float | None
     beta: float | None
 
@@ -162,8 +163,10 @@ def watch(moments: Sequence[Moment], *, tolerance: float, window: int = 3) -> Wa
     top = max(range(len(moments)), key=lambda place: (smooth[place][0], -place))
     lost, won = smooth[top][0] - smooth[-1][0], smooth[-1][1] - smooth[top][1]
     alpha, beta = _fit(moments)
-    return Watch(peak=moments[top], gold_lost=lost, proxy_won=won, over_optimised=lost > tolerance and won > 0, alpha=alpha,
-                 beta=beta)
+    golds = [one.gold for one in moments]
+    visible = min(golds) < max(golds) and (min(golds) < 0 or smooth[top][0] > tolerance)
+    return Watch(peak=moments[top], gold_lost=lost, proxy_won=won, over_optimised=lost > tolerance and won > 0, visible=visible,
+                 alpha=alpha, beta=beta)
 
 
 def _around(moments: Sequence[Moment], place: int, window: int) -> tuple[float, float]:

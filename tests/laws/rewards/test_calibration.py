@@ -75,6 +75,14 @@ def test_the_fit_recovers_the_curve_of_gold_over_the_root_of_the_kl():
     assert watch([Moment(step=n, kl_nats=0.0, proxy=0.0, gold=1.0) for n in range(3)], tolerance=0.0).alpha is None
 
 
+def test_a_gold_that_has_nothing_to_lose_shows_nothing():
+    rising = [0.0, 1.0, 2.0, 3.0]
+    assert not watch(moments([0.0, 0.01, 0.0, 0.01], proxies=rising), tolerance=0.02).visible
+    assert not watch(moments([0.5] * 4, proxies=rising), tolerance=0.02).visible
+    assert watch(moments([0.5, 0.5, 0.6, 0.6], proxies=rising), tolerance=0.02).visible
+    assert watch(moments([-0.5, -0.5, -0.6, -0.6], proxies=rising), tolerance=0.02).visible
+
+
 def test_one_moment_is_no_watch():
     with pytest.raises(RewardError):
         watch(moments([1.0]), tolerance=0.1)
