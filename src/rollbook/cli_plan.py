@@ -60,6 +60,7 @@ def _rates(given: Sequence[str], *, probe: bool) -> tuple[float, float] | None:
 
 
 def _stages(resolved: ResolvedRecipe, rates: tuple[float, float] | None) -> None:
+    from rollbook.recipes.plan import along, parameters
     from rollbook.recipes.plan import plan as planned
 
     stages = planned(resolved)
@@ -76,12 +77,16 @@ def _stages(resolved: ResolvedRecipe, rates: tuple[float, float] | None) -> None
         if rates is not None:
             told.append(f"{duration(one.sampled_tokens / rates[0] + one.trained_tokens / rates[1])} at most, by the rates given")
         click.echo(f"  {'':<{width}}  {'; '.join(told)}")
+    asked, beside = along(resolved.settings)
+    if asked:
+        click.echo(f"  suites asked along the run: {asked:,} attempts at most; {beside:,} sampled tokens at most")
     if rates is not None:
-        seconds = sum(one.sampled_tokens / rates[0] + one.trained_tokens / rates[1] for one in stages)
+        seconds = beside / rates[0] + sum(one.sampled_tokens / rates[0] + one.trained_tokens / rates[1] for one in stages)
         click.echo(f"  in all {duration(seconds)} at most, by the rates that you gave ({rates[0]:g} tokens sampled and "
                    f"{rates[1]:g} trained in a second): nothing was measured")
     total = [one.flop for one in stages if one.flop is not None]
     if len(total) == len(stages):
+        total.append(2.0 * (parameters(resolved.settings) or 0) * beside)
         click.echo(f"  in all {sum(total):.2g} FLOP at most, {max(one.bytes or 0 for one in stages) / 2**20:.1f} MiB at once")
 
 

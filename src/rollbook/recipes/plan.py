@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rollbook.recipes.graph_check import TRAINED
 from rollbook.records.graph import inputs, order, scored_by
 from rollbook.records.recipe import (
     Comparisons,
@@ -59,6 +60,18 @@ def plan(recipe: ResolvedRecipe) -> tuple[Planned, ...]:
     """The stages in the order in which they run."""
     settings = recipe.settings
     return tuple(_planned(settings, name, settings.stages[name]) for name in order(settings.stages, settings.rewards))
+
+
+def along(settings: Settings) -> tuple[int, int]:
+    """Attempts at suites that are asked along the run, and the tokens that they sample at most; (0, 0) where none are."""
+    asked = settings.suites
+    if asked is None:
+        return 0, 0
+    moving = [stage for stage in settings.stages.values() if isinstance(stage, TRAINED)]
+    steps = [stage.steps for stage in moving if isinstance(stage, Sft | PolicyGradient)]
+    within = sum((count - 1) // asked.every for count in steps) if asked.every else 0
+    attempts = (1 + len(moving) + within) * len(asked.abilities) * asked.tasks
+    return attempts, attempts * asked.max_tokens
 
 
 def parameters(settings: Settings) -> int | None:

@@ -22,6 +22,19 @@ def test_a_plan_names_every_stage_in_order_with_what_it_reads_and_costs():
     assert "rl          PolicyGradient <- policy: cold_start, tasks: select" in printed.output
 
 
+def test_a_plan_counts_the_suites_that_are_asked_along_the_run():
+    asked = ["--set", "suites={abilities: [chat, tools], every: 4, tasks: 10, max_tokens: 96, seed: 7}"]
+    short = ["--set", "stages.cold_start.steps=24", "--set", "stages.rl.steps=9"]
+    rates = ["--given", "sampled_tokens_per_s=1000", "--given", "trained_tokens_per_s=1000"]
+    plain, more = (CliRunner().invoke(main, ["plan", "magistral-small", "--scale", "tiny", *short, *rates, *extra]).output
+                   for extra in ([], asked))
+    times = 1 + 2 + (5 + 2)                     # the start, two stages, after steps 4 to 20 of one, 4 and 8 of the other
+    line = f"suites asked along the run: {times * 20:,} attempts at most; {times * 20 * 96:,} sampled tokens at most"
+    assert line in more and "suites" not in plain
+    last = [[one for one in text.splitlines() if "in all" in one] for text in (plain, more)]
+    assert len(last[0]) == len(last[1]) == 2 and last[0] != last[1]
+
+
 def test_a_plan_needs_no_torch():
     program = ("import sys; from rollbook.recipes import load, resolve; from rollbook.recipes.plan import plan; "
                "plan(resolve(load('magistral-small'), 'tiny')); print('torch' in sys.modules)")
