@@ -1,10 +1,15 @@
-"""What an environment said against what the policy was shown, token by token."""
+"""What an environment said against what the policy was shown, and what the policy said against what the environment was told."""
 
 from __future__ import annotations
 
-from rollbook.models.tokenizer import ChatTokenizer
-from rollbook.records import Trace
+from collections.abc import Mapping
+from typing import Any
 
+from rollbook.models.tokenizer import ChatTokenizer
+from rollbook.records import Misfit, ToolCall, ToolSchema, Trace, Turn
+from rollbook.rollouts.dialects import Made, Malformed, Spoken, dialect
+
+CUT = ("length", "context_full", "cancelled", "failed")         # a turn that did not end is nowhere read for calls
 SHOWN = ("tool", "environment", "user_simulator", "subagent", "system")
 
 
@@ -33,3 +38,64 @@ def unseen(trace: Trace, tokenizer: ChatTokenizer) -> str:
     if len(left) > len([reply for reply in last if reply.content]):
         return f"{len(left)} observations on record were never shown"
     return ""
+
+
+def misread(trace: Trace, tokenizer: ChatTokenizer) -> str:
+    """How the actions on record differ from what the policy's tokens say; empty when they do not.
+
+    Limits: an attempt of several contexts, of hidden tokens or by an outside agent is not compared, nor a fenced turn with a call
+    that could not be made, whose tool is not on record; that a call fits its tool's schema is not tried again.
+    """
+    episode = trace.episode
+    if episode is None or episode.agent or trace.parts or any(segment.hidden for segment in trace.segments):
+        return ""
+    ids = [token for segment in trace.policy_segments for token in segment.token_ids]
+    said, told = dialect(episode.dialect), 0
+    for number, turn in enumerate(episode.turns, start=1):
+        text = tokenizer.decode(ids[told:told + turn.tokens])
+        told += turn.tokens
+        if number == len(episode.turns) and trace.stop_reason in CUT and turn.action.text == text and not turn.action.calls:
+            continue
+        if episode.dialect == "fenced" and turn.misfits:
+            continue
+        tools = tuple(_named(call) for call in turn.action.calls)
+        problem = _otherwise(turn, said.parse(text, tools))
+        if problem:
+            return f"turn {number} says {text[-60:]!r}, and {problem}"
+    return "" if told <= len(ids) else f"{told} tokens are counted in its turns, the policy sampled {len(ids)}"
+
+
+def _named(call: ToolCall) -> ToolSchema:
+    """A tool of this name, for dialects that look for the names that were offered."""
+    return ToolSchema(name=call.name, description="", parameters={"type": "object"})
+
+
+def _otherwise(turn: Turn, spoken: Spoken) -> str:
+    """In what a turn's record is not what was spoken; empty when it is."""
+    known: dict[str, ToolCall | Misfit] = {one.id: one for one in (*turn.action.calls, *turn.misfits)}
+    written = sorted(known, key=lambda name: int(name.rpartition("_")[2]))
+    if turn.action.text != spoken.text:
+        return f"the environment was told {turn.action.text[-60:]!r}"
+    if len(written) != len(spoken.calls):
+        return f"{len(written)} calls are on record for {len(spoken.calls)} that it makes"
+    for name, made in zip(written, spoken.calls, strict=True):
+        if isinstance(one := known[name], ToolCall) and (problem := _called(one, made)):
+            return problem
+    return ""
+
+
+def _called(call: ToolCall, made: Made | Malformed) -> str:
+    """In what a call on record is not the one that was made; empty when it is."""
+    if isinstance(made, Malformed):
+        return f"the environment was asked for {call.name}, by a call that cannot be read ({made.why})"
+    given = _plain(list(call.arguments.values()) if isinstance(made.arguments, str) else call.arguments)
+    if call.name != made.name or given != ([made.arguments] if isinstance(made.arguments, str) else made.arguments):
+        return f"the environment was asked for {call.name}({dict(call.arguments)})"[:200]
+    return ""
+
+
+def _plain(value: Any) -> Any:
+    """The same JSON value with lists where a record holds tuples."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -5,6 +5,7 @@ Computed again here; the order without a line of the code that issues.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,13 +45,14 @@ class Order:
 class Generated:
     """Raw tasks and both sides as the recipe's generators and seeds give them, by content id and in order.
 
-    `contracts` maps the id of a raw task to the contract that is made of it.
+    `contracts` maps the id of a raw task to the contract that is made of it, `unit` is what the split keeps apart.
     """
 
     raw: tuple[str, ...]
     train: tuple[str, ...]
     heldout: tuple[str, ...]
     contracts: Mapping[str, Task]
+    unit: str
 
 
 def generated(recipe: ResolvedRecipe | None, raws: Mapping[str, RawTask], kept: tuple[CuratedSet, bytes] | None = None
@@ -65,11 +67,11 @@ def generated(recipe: ResolvedRecipe | None, raws: Mapping[str, RawTask], kept: 
         return _read_again(settings, kept)
     if not isinstance(settings, TaskSettings) or settings.train + settings.heldout > REGENERATED:
         return f"more than {REGENERATED} tasks, or not from generators"
-    dates = {raw.acquired_at for raw in raws.values()}
-    if len(dates) != 1:
-        return "the raw tasks were not acquired on one day"
+    dates = Counter(raw.acquired_at for raw in raws.values())
+    if not dates:
+        return "no raw task is on record"
     try:
-        acquired = acquire(settings, acquired_at=dates.pop())
+        acquired = acquire(settings, acquired_at=dates.most_common(1)[0][0])     # whatever is of another day was not drawn
         sides = split(acquired.tasks, train=settings.train, heldout=settings.heldout, seed=settings.seed,
                       weights=shares(settings))
     except (TaskError, ImportError) as error:
@@ -88,7 +90,8 @@ def _read_again(settings: TaskSettings, kept: tuple[CuratedSet, bytes] | None) -
 
 def _named(acquired: Acquired, sides: Split) -> Generated:
     return Generated(raw=tuple(content_id(raw) for raw in acquired.raw), train=tuple(task.id for task in sides.train),
-                     heldout=tuple(task.id for task in sides.heldout), contracts={task.raw: task for task in acquired.tasks})
+                     heldout=tuple(task.id for task in sides.heldout), contracts={task.raw: task for task in acquired.tasks},
+                     unit=sides.manifest.unit)
 
 
 def excuse(manifest: Mapping[str, Any]) -> str | None:

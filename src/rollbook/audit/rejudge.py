@@ -67,9 +67,17 @@ def contradiction(verdict: Verdict, found: RewardVector) -> str:
         if value is None or abs(value - part.value) > SAME:
             shown = "absent" if value is None else f"{value:g}"
             return f"component {part.name} is {shown} on record, the text and the reference give {part.value:g}"
+        stated = next(one.confidence for one in recorded.components if one.name == part.name)
+        if stated != part.confidence:
+            return f"component {part.name} has a confidence of {stated:g} on record, its rule has {part.confidence:g}"
     extra = {part.name for part in recorded.components} - {part.name for part in found.components}
     if extra:
         return f"component {min(extra)} was computed although the text gives no cause for it"
+    reasons = {part.name: part.reason for part in found.absent}
+    for absent in recorded.absent:
+        if absent.reason != reasons.get(absent.name):
+            return (f"component {absent.name} is absent on record because {absent.reason!r}, the text gives as a reason "
+                    f"{reasons.get(absent.name)!r}")
     if recorded.accuracy != found.accuracy:
         return f"accuracy is {recorded.accuracy} on record, the text and the reference give {found.accuracy}"
     if abs(recorded.total - found.total) > SAME:

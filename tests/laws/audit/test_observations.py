@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from scripted import TOKENIZER, ScriptedSampler, do, rollouts, task
 
-from rollbook.audit.observations import unseen
+from rollbook.audit.observations import misread, unseen
 from rollbook.environments import open_services
 from rollbook.records import Segment, Trace
 
@@ -40,3 +40,22 @@ def test_a_reply_under_another_owner_or_never_shown_or_never_given_is_named() ->
     assert "the environment's" in unseen(changed(one, "tool", replace(told, owner="environment")), TOKENIZER)
     assert "never shown" in unseen(replace(one, segments=tuple(s for s in one.segments if s.owner != "tool")), TOKENIZER)
     assert "2 observations" in unseen(replace(one, segments=(*one.segments[:3], told, *one.segments[3:])), TOKENIZER)
+
+
+def test_what_the_environment_was_told_is_what_the_policys_tokens_say() -> None:
+    for said in ((do("a"), "4"), (do("a", "b"), "<tool_call>{</tool_call>", "4"), ("4",), ("hello", "4"), (do("win"),),
+                 (do("nothing") + do("a"), "4")):
+        assert misread(trace(*said), TOKENIZER) == ""
+
+
+def test_an_action_that_the_tokens_do_not_say_is_named() -> None:
+    one = trace(do("a"), "4")
+    first, *rest = one.episode.turns
+    (call,) = first.action.calls
+
+    def under(action) -> str:
+        turns = (replace(first, action=action), *rest)
+        return misread(replace(one, episode=replace(one.episode, turns=turns)), TOKENIZER)
+    assert "asked for" in under(replace(first.action, calls=(replace(call, arguments={"what": "b"}),)))
+    assert "0 calls" in under(replace(first.action, calls=()))
+    assert "was told 'please'" in under(replace(first.action, text="please"))

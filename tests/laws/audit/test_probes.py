@@ -16,10 +16,10 @@ def version(index, consumer, trainer, dtype="bfloat16"):
                          probe=Probe(token_ids=(1, 2, 3), given=1, consumer=consumer, trainer=trainer, dtype=dtype))
 
 
-def found(*versions):
+def found(*versions, recipe=None):
     detector = PublicationDetector()
     for one in versions:
-        detector._probed(SimpleNamespace(recipe=None), f"PolicyVersion:{one.index}", one)
+        detector._probed(SimpleNamespace(recipe=recipe), f"PolicyVersion:{one.index}", one)
     return [failure.evidence for failure in detector.failures]
 
 
@@ -47,3 +47,13 @@ def test_a_consumer_that_stands_still_while_the_trainer_moves_is_stale_within_an
     stale = found(version(0, (-1.0, -2.0), (-1.0, -2.0)), version(1, (-1.0, -2.0), (-1.001, -2.0)))
     assert "holds the old weights" in stale[0]
     assert found(version(0, (-1.0, -2.0), (-1.0, -2.0)), version(1, (-1.001, -2.0), (-1.001, -2.0))) == []
+
+
+def test_a_probe_is_of_eight_tokens_where_the_prompt_has_them_and_in_the_precision_of_the_recipe():
+    def due(dtype):
+        return SimpleNamespace(settings=SimpleNamespace(run=SimpleNamespace(dtype=dtype)))
+    one = Probe(token_ids=tuple(range(20)), given=19, consumer=(-1.0,), trainer=(-1.0,), dtype="bfloat16")
+    few = dataclasses.replace(version(0, (), ()), probe=one)
+    assert "of 1 token," in found(few, recipe=due("auto"))[0]
+    assert found(version(0, (-1.0, -2.0), (-1.0, -2.0)), recipe=due("auto")) == []          # all that three tokens have
+    assert "the recipe computes in float32" in found(version(0, (-1.0, -2.0), (-1.0, -2.0)), recipe=due("float32"))[0]

@@ -11,7 +11,7 @@ from rollbook.audit.contexts import invented, misplaced
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.audit.keeping import REMEDY, kept_otherwise
-from rollbook.audit.observations import unseen
+from rollbook.audit.observations import misread, unseen
 from rollbook.audit.prompts import contained
 from rollbook.audit.sampling import Sample
 from rollbook.records import HostUpdate, NotExposed, Segment, Trace, sampled_hash
@@ -66,6 +66,8 @@ class EventsDetector(Detector):
             self._text(run, row)
             if run.tokenizer is not None and (problem := unseen(trace, run.tokenizer) or invented(trace, run.tokenizer)):
                 self.fail(row.id, problem, "show the policy what the environment said, and record what was shown")
+            if run.tokenizer is not None and (problem := misread(trace, run.tokenizer)):
+                self.fail(row.id, problem, "tell the environment what the policy's tokens say, and nothing that was made of them")
 
     def step(self, run: RunIndex, step: StoredStep) -> None:
         """The batch's sequences, one after the other, are the policy's tokens of its trajectories."""
@@ -98,7 +100,7 @@ class EventsDetector(Detector):
         if self.hidden:
             self.note(f"the host did not show the log-probs of {self.hidden} trajectories: they could not be hashed again")
         if self.several:
-            self.note(f"{self.several} trajectories of several turns: their text was not compared")
+            self.note(f"{self.several} trajectories of several contexts, or turns of a host: their text was not compared")
         if self.contexts:
             self.note(f"{self.contexts} trajectories of several contexts, each held against the one it came from")
 
@@ -145,10 +147,11 @@ class EventsDetector(Detector):
         if tokenizer is None:
             return
         turns = tuple(trace.turns)
-        if len(turns) > 1:
+        if len(turns) > 1 and (trace.parts or trace.episode is None or trace.episode.agent):
             self.several += 1
         elif turns:
-            ids = tuple(token for segment in turns[0] for token in segment.token_ids)
+            silent = trace.episode is not None and trace.episode.turns[-1:] and not trace.episode.turns[-1].tokens
+            ids = () if silent else tuple(token for segment in turns[-1] for token in segment.token_ids)
             decoded = tokenizer.decode(ids)
             if decoded != trace.text:
                 at = next((i for i, (a, b) in enumerate(zip(decoded, trace.text, strict=False)) if a != b),

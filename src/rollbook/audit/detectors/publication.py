@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rollbook.audit.answering import answers
+from rollbook.audit.checkpoints import files_otherwise
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.audit.starts import Starts
@@ -17,6 +18,7 @@ from rollbook.records import Merged, ModelError, ModuleUpdate, PolicyVersion, Pr
 from rollbook.records.recipe import PolicyGradient
 
 AGREE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}        # mean absolute difference of log-probs, nats per token
+PROBED = 8          # tokens at least, where the prompt has as many after its first
 SHARE = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 5e-2}        # of a probe's mean log-prob: unlikely tokens round coarsely
 LOADED = "let a consumer sample only after it acknowledged the published hash"
 RESTORE = "restore the checkpoint from a copy of the run, or compute it again with `rollbook replay`"
@@ -235,6 +237,14 @@ class PublicationDetector(Detector):
             self.fail(identity, f"the probe of version {version.index} is of {count} tokens and has {len(probe.consumer)} and "
                       f"{len(probe.trainer)} log-probs", "probe every token after the given ones, on both sides")
             return
+        least = min(PROBED, len(probe.token_ids) - 1)
+        if run.recipe is not None and count < least:
+            self.fail(identity, f"the probe of version {version.index} is of {count} token{'s' * (count > 1)}, of this prompt "
+                      f"{least} are due", f"probe the last {PROBED} tokens of a prompt: a few that all are sure of show nothing")
+        due = run.recipe.settings.run.dtype if run.recipe is not None else "auto"
+        if due not in ("auto", probe.dtype):
+            self.fail(identity, f"the probe of version {version.index} is in {probe.dtype}, the recipe computes in {due}",
+                      "probe in the precision of the run: its limit is that precision's")
         tokens = self.probed or probe.token_ids
         if probe.token_ids != tokens and run.recipe is not None:
             self.fail(identity, f"version {version.index} was probed on other tokens than the version before it",
@@ -359,5 +369,7 @@ class PublicationDetector(Detector):
         if held != version.weights:
             return self.fail(identity, f"{folder} holds weights {held[:12]}, the stage ended with version {version.index}, which "
                              f"has {version.weights[:12]}", RESTORE)
+        if (evidence := next(files_otherwise(run, place), None)) is not None:
+            return self.fail(identity, f"{folder} holds the weights of version {version.index}, and {evidence}", RESTORE)
         self.kept += 1
         return None

@@ -185,6 +185,10 @@ class SplitsDetector(Detector):
             elif manifest.units.get(side) != units_digest(own):
                 self.fail(identity, f"its hash of the {side} side's units is not that of the units in the tables",
                           "write the manifest from the tables")
+        due = run.generated
+        if not isinstance(due, str) and manifest.unit != due.unit:
+            self.fail(identity, f"it calls the split unit a {manifest.unit}, the recipe's split keeps the {due.unit} apart",
+                      "write the manifest from the split")
         families = {run.tasks[task].family for task in units}
         if set(manifest.generators) != families:
             self.fail(identity, f"it names the generators {', '.join(manifest.generators)}, and the tasks come from "

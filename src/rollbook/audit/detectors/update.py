@@ -83,6 +83,7 @@ class UpdateDetector(Detector):
         self.unhashed = 0
         self.waiting: dict[str, int] = {}           # batches without an update so far, with their groups
         self.modules = ModuleSteps()
+        self.computed: dict[str, str] = {}          # precision -> the first batch computed in it
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         self.starts.take(record)
@@ -147,6 +148,11 @@ class UpdateDetector(Detector):
         if self.anchored and self.at_anchor == self.anchored:
             self.note(f"the anchor was the trained policy itself in all {self.anchored} updates that read it: the ratio to it "
                       f"was 1")
+        probed = {version.probe.dtype for version in run.versions.values() if version.probe is not None}
+        for dtype, where in self.computed.items() if run.recipe is not None and probed else ():
+            if dtype not in probed:
+                self.fail(where, f"it was computed in {dtype}, and the policies of the run were published and probed in "
+                          f"{', '.join(sorted(probed))}", "record the precision that was computed in")
         if self.unhashed:
             self.note(f"{self.unhashed} updates without weight hashes")
 
@@ -211,6 +217,12 @@ class UpdateDetector(Detector):
                 self.fail(where, f"max_length {batch.max_length} for a budget of {budget} tokens", ESTIMATOR)
             if ("routes" in step.given) != (stage.routing == "replayed" and not batch.scope.endswith("/0")):
                 self.fail(where, f"{batch.scope} with routes: {'routes' in step.given}; routing is {stage.routing}", ESTIMATOR)
+        if settings is not None and settings.run.dtype not in ("auto", batch.compute_dtype):
+            self.fail(where, f"{batch.scope} was computed in {batch.compute_dtype}, the recipe says {settings.run.dtype}",
+                      ESTIMATOR)
+        if settings is not None and not batch.deterministic:
+            self.fail(where, f"{batch.scope} is recorded as not deterministic, and every update of a run is", ARITHMETIC)
+        self.computed.setdefault(batch.compute_dtype, where)
         planned = sorted(index for part in batch.plan for index in part)
         if planned != list(range(len(batch.traces))):
             self.fail(where, f"the micro-batches of {batch.scope} hold {len(planned)} sequences ({len(set(planned))} different), "
