@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from asked_episodes import made_grid
@@ -57,7 +58,9 @@ def served(tmp_path_factory):
     whole_run(folder / "other")
     hostile_run(folder / "hostile")
     begin(folder / "empty").ledger.close()
-    server = Server(*(folder / name for name in ("whole", "other", "hostile", "empty")), made_grid(folder))
+    with ThreadPoolExecutor(1) as apart:            # Playwright's event loop runs in this thread
+        grid = apart.submit(made_grid, folder).result()
+    server = Server(*(folder / name for name in ("whole", "other", "hostile", "empty")), grid)
     yield server
     server.stop()
 
