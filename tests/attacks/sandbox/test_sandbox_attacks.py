@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import cases_cpp
 import cases_forging
+import cases_late
 import cases_reach
 import cases_resources
 import pytest
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 PYTHON = (*cases_reach.NETWORK, *cases_reach.FILES, *cases_reach.PROCESSES, *cases_reach.RIGHTS, *cases_resources.PROCESSES,
           *cases_resources.MEMORY, *cases_resources.DISK, *cases_resources.OUTPUT, *cases_resources.TIME_CASES,
           *cases_resources.CRASHES, *cases_forging.COMPARISON, *cases_forging.RESULTS, *cases_forging.DISCOVERY,
-          *cases_forging.PRINTED, *cases_forging.HONEST)
+          *cases_forging.PRINTED, *cases_late.CALLS, *cases_late.VALUES, *cases_forging.HONEST)
 CPP = (*cases_cpp.COMPILER, *cases_cpp.PROGRAMS, *cases_cpp.HONEST)
 HONEST = cases_forging.HONEST[0]
 
@@ -65,7 +66,7 @@ def test_a_cpp_attack_ends_as_it_may_and_is_not_rewarded(case, cpp, facts) -> No
 def test_there_are_enough_attacks_and_each_has_its_name() -> None:
     names = [case.name for case in (*PYTHON, *CPP)]
     assert len(set(names)) == len(names)
-    assert sum(not case.honest for case in (*PYTHON, *CPP)) >= 104
+    assert sum(not case.honest for case in (*PYTHON, *CPP)) >= 120
 
 
 def test_a_search_of_memory_finds_what_is_there(python, facts) -> None:
