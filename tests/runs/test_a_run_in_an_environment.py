@@ -48,7 +48,7 @@ def test_its_traces_carry_their_episodes_and_the_spec_is_on_record(clean):
 
 
 @pytest.mark.parametrize(("setting", "words"), [
-    ("environment.reasoning=split", "several contexts"), ("tasks.system_prompt=hello", "system_prompt"),
+    ("tasks.system_prompt=hello", "system_prompt"),
     ("environment.compact_at=50", "compaction"), ("environment.turn_tokens=65", "turn_tokens"),
     ("environment.parameters.terms=two", "terms"), ("environment.definition=nowhere:Nothing", "nowhere")])
 def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path, setting, words):

@@ -141,7 +141,8 @@ class Gateway:
     def taken(self, name: str) -> Attempt:
         """An attempt that is over: no call of this name is answered any more."""
         with self._guard:
-            found = self.attempts.setdefault(name, Attempt(name=name))
+            found = self.attempts.get(name) or Attempt(name=name)
+            self.attempts[name] = Attempt(name=name, closed=True)
             found.closed = True
         for thread in found.threads:
             thread.turns.close()
