@@ -58,8 +58,8 @@ def instrument(clock: Clock) -> None:
     """Wraps what exists for the record alone."""
     for name in ("append", "append_many", "write_traces", "write_table", "put"):
         clock.wrap(Ledger, name, "log, tables, objects")
-    for owner in (publish, embedded):
-        clock.wrap(owner, "weight_hash", "weight hashes")
+    clock.wrap(publish, "weight_hash", "weight hashes")
+    clock.wrap(embedded, "ordered_hash", "weight hashes")
     clock.wrap(publish, "published_hash", "weight hashes")
     clock.wrap(Optimizer, "digest", "optimizer's digest")
     clock.wrap(Publisher, "_probe", "probe of the published policy")

@@ -35,6 +35,9 @@ class FallbackCopy(WorkingCopy):
     def named(self) -> Iterator[tuple[str, Tensor]]:
         return self.model.named_parameters()
 
+    def ordered(self) -> Iterator[tuple[str, Tensor]]:
+        yield from sorted(self.named(), key=lambda item: item[0])
+
     @torch.inference_mode()
     def prefill(self, token_BP: Tensor, length_B: Tensor, prefix: Cache | None = None) -> tuple[Tensor, Cache]:
         """Logits [B, V] after each row's last token, and the rows' cache; `prefix` is the one row that stands before all of them.

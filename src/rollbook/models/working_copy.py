@@ -189,6 +189,17 @@ class WorkingCopy:
         for index, layer in enumerate(self.layers):
             yield from ((f"model.layers.{index}.{name}", tensor) for name, tensor in _unfuse(layer, a))
 
+    def ordered(self) -> Iterator[tuple[str, Tensor]]:
+        """The same in name order, one layer at a time: a hash needs no second copy of all weights."""
+        a = self.architecture
+        if not a.tied:
+            yield "lm_head.weight", self.head.dense()
+        yield "model.embed_tokens.weight", self.embedding
+        for prefix, index in sorted((f"model.layers.{index}.", index) for index in range(len(self.layers))):
+            yield from sorted(((prefix + name, tensor) for name, tensor in _unfuse(self.layers[index], a)),
+                              key=lambda item: item[0])
+        yield "model.norm.weight", self.norm
+
     @torch.inference_mode()
     def prefill(self, token_BP: Tensor, length_B: Tensor, prefix: Cache | None = None) -> tuple[Tensor, Cache]:
         """Logits [B, V] after each row's last token, and the rows' cache, with no room to spare; tokens and lengths come from the

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rollbook.models.decoder import Decoder
-from rollbook.models.weights import weight_hash
+from rollbook.models.hashing import ordered_hash
 from rollbook.models.working_copy import CPU, Cache, WorkingCopy, working_copy
 from rollbook.records import Completion, ModelError, Request
 from rollbook.rollouts.engines.memory import (
@@ -61,7 +61,7 @@ class EmbeddedEngine:
     def load(self, decoder: Decoder, version: int) -> str:
         """Takes a copy of the weights; returns the hash of what it will sample from, for the publisher to compare."""
         weights = working_copy(decoder, self.dtype)
-        loaded = weight_hash(weights.named())
+        loaded = ordered_hash(weights.ordered())
         with self.between_tokens:
             self.weights, self.version, self.loaded = weights, version, loaded
             self.prompts.use(loaded)
@@ -74,9 +74,10 @@ class EmbeddedEngine:
         logits, cache = weights.prefill(torch.tensor([token_ids[:given]]), torch.tensor([given]))
         arena.put(0, cache, FIRST)
         found: list[float] = []
-        for token in token_ids[given:]:
+        for place, token in enumerate(token_ids[given:], start=given):
+            if place > given:
+                logits = weights.decode(torch.tensor([token_ids[place - 1]]), arena.first(1))
             found.append(float(torch.log_softmax(logits.float(), -1)[0, token]))
-            logits = weights.decode(torch.tensor([token]), arena.first(1))
         return tuple(found)
 
     def sample(self, requests: Sequence[Request]) -> list[Completion]:
