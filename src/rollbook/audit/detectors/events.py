@@ -150,7 +150,8 @@ class EventsDetector(Detector):
         if len(turns) > 1 and (trace.parts or trace.episode is None or trace.episode.agent):
             self.several += 1
         elif turns:
-            silent = trace.episode is not None and trace.episode.turns[-1:] and not trace.episode.turns[-1].tokens
+            told = trace.episode.turns[-1:] if trace.episode is not None and not trace.episode.agent else ()
+            silent = told and not told[0].tokens        # an agent's turns are its calls, and carry no tokens
             ids = () if silent else tuple(token for segment in turns[-1] for token in segment.token_ids)
             decoded = tokenizer.decode(ids)
             if decoded != trace.text:
