@@ -10,13 +10,12 @@ from pathlib import Path
 from rollbook.audit.index import RunIndex
 from rollbook.models.architecture import Architecture, from_config, tiny, without_fast_path
 from rollbook.models.tokenizer import ChatTokenizer, load_tokenizer
+from rollbook.records.graph import outline
 from rollbook.records.recipe import Pretrained, Tiny
 
-FREE = ("layers",)          # what a stage may change: pruning leaves some out
 
-
-def files_otherwise(run: RunIndex, folder: Path) -> Iterator[str]:
-    """In what tokenizer, template, ends of turn and configuration of a checkpoint are not the run's, or cannot be read."""
+def files_otherwise(run: RunIndex, folder: Path, stage: str) -> Iterator[str]:
+    """In what the tokenizer, template, ends of turn or configuration of a stage's checkpoint are not its own, or unreadable."""
     try:
         held, own, config = load_tokenizer(folder), run.tokenizer, json.loads((folder / "config.json").read_text())
     except Exception as error:          # a file that is missing or none of its kind; tokenizers raises plain ones
@@ -24,14 +23,13 @@ def files_otherwise(run: RunIndex, folder: Path) -> Iterator[str]:
         return
     if own is not None:
         yield from _spoken(held, own)
-    if (due := _architecture(run)) is None or without_fast_path(config) is not None:
+    if (due := _architecture(run, stage)) is None or without_fast_path(config) is not None:
         return
     found = from_config(config)
-    unlike = [field.name for field in dataclasses.fields(Architecture) if field.name not in FREE
-              and getattr(found, field.name) != getattr(due, field.name)]
+    unlike = [field.name for field in dataclasses.fields(Architecture) if getattr(found, field.name) != getattr(due, field.name)]
     if unlike:
         shown = ", ".join(f"{name} {getattr(found, name)} for {getattr(due, name)}" for name in unlike[:3])
-        yield f"its config.json is of another architecture than the run's model: {shown}"
+        yield f"its config.json is of another architecture than the stage's policy: {shown}"
 
 
 def _spoken(held: ChatTokenizer, own: ChatTokenizer) -> Iterator[str]:
@@ -45,9 +43,16 @@ def _spoken(held: ChatTokenizer, own: ChatTokenizer) -> Iterator[str]:
                f"{sorted(own.stop_ids)}")
 
 
-def _architecture(run: RunIndex) -> Architecture | None:
-    """The architecture that the recipe's model has; None where no file at hand says it."""
-    settings = run.recipe.settings.model if run.recipe is not None else None
+def _architecture(run: RunIndex, stage: str) -> Architecture | None:
+    """The architecture that a stage's policy has: the recipe's model, as the stages before it pruned it."""
+    if run.recipe is None or (whole := _initial(run, run.recipe.settings.model)) is None:
+        return None
+    layers, neurons = outline(run.recipe.settings.stages, stage, (whole.layers, whole.intermediate))
+    return dataclasses.replace(whole, layers=layers, intermediate=neurons)
+
+
+def _initial(run: RunIndex, settings: Tiny | Pretrained) -> Architecture | None:
+    """The architecture that a run's model begins with; None where no file at hand says it."""
     if isinstance(settings, Tiny) and run.tokenizer is not None:
         stop = next(iter(run.tokenizer.stop_ids))
         return tiny(settings, vocab=run.tokenizer.vocab, eos=stop, bos=run.tokenizer.encode("<|im_start|>")[0])

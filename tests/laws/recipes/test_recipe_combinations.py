@@ -125,7 +125,7 @@ def test_the_order_of_stages_depends_on_the_graph_and_not_on_the_document() -> N
 def test_a_stage_that_compares_itself_to_itself_is_a_cycle() -> None:
     stages = {"a": evaluation("start", "b"), "b": evaluation("start", "a"), "c": evaluation("start", "a")}
     assert graph.order(stages) == ()
-    assert graph.cycle(stages) == ("a", "b", "a")
+    assert graph.cycles(stages) == (("a", "b", "a"),)
 
 
 def test_evaluations_that_are_compared_are_judged_by_one_reward():

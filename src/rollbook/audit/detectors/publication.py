@@ -354,10 +354,11 @@ class PublicationDetector(Detector):
             self.fail(identity, f"stage {record.stage} ends with {record.ended}, its last publication is "
                       f"{'none' if current is None else f'version {current.index}'}", "end a stage with the version it published")
         if record.checkpoint is not None and ended is not None:
-            self._checkpoint(run, identity, record.checkpoint, run.versions[ended])
+            self._checkpoint(run, identity, record, run.versions[ended])
 
-    def _checkpoint(self, run: RunIndex, identity: str, folder: str, version: PolicyVersion) -> None:
+    def _checkpoint(self, run: RunIndex, identity: str, end: StageEnd, version: PolicyVersion) -> None:
         """The weights that a stage left are those of the version it ended with."""
+        folder = str(end.checkpoint)
         place = run.ledger.root / folder
         if not place.is_dir():
             self.unchecked["checkpoints are not in this copy of the run"] += 1
@@ -369,7 +370,7 @@ class PublicationDetector(Detector):
         if held != version.weights:
             return self.fail(identity, f"{folder} holds weights {held[:12]}, the stage ended with version {version.index}, which "
                              f"has {version.weights[:12]}", RESTORE)
-        if (evidence := next(files_otherwise(run, place), None)) is not None:
+        if (evidence := next(files_otherwise(run, place, end.stage), None)) is not None:
             return self.fail(identity, f"{folder} holds the weights of version {version.index}, and {evidence}", RESTORE)
         self.kept += 1
         return None
