@@ -61,6 +61,20 @@ def test_no_two_claims_say_the_same_sentence_of_one_release(written: Registry) -
         assert seen.setdefault(key, name) == name, (name, seen[key])
 
 
+OWN_TABLES = ("Broader lineage coverage", "Generation milestones", "Optimization and consolidation mechanisms at a glance",
+              "8.1", "8.2", "8.3")
+
+
+def test_what_a_document_only_pairs_or_places_in_a_table_of_its_own_is_no_disclosure(written: Registry) -> None:
+    claims = [claim for name in written.ids if (claim := written.claim(name)).source.section in OWN_TABLES]
+    assert len(claims) > 80 and not [claim.id for claim in claims if claim.label not in ("I", "U")]
+
+
+def test_what_was_read_in_code_is_not_said_to_be_from_a_paper(written: Registry) -> None:
+    read = [claim for claim in map(written.claim, written.ids) if any(text.startswith("read in ") for text in claim.assumes)]
+    assert len(read) > 60 and not [claim.id for claim in read if claim.source.cites]
+
+
 def test_an_index_of_another_schema_or_none_is_refused(tmp_path) -> None:
     file = tmp_path / "index.tsv"
     for text in ("rollbook.claims-index/9\n", "{", "", "rollbook.claims-index/1\n@x", 'rollbook.claims-index/1\na.b.c\t{"label'):
