@@ -165,13 +165,20 @@ def test_log_probs_under_top_k_and_top_p_are_over_the_support(engine, policy):
 
 
 def test_a_cancelled_request_gives_back_what_it_had(engine, policy):
+    """How soon a server begins to sample is its machine's affair: it is given twice as long each time until it had something."""
     engine.load(policy.decoder, 0)
     stream = engine.stream(rows=2, longest_prompt=64, longest_answer=400)
-    asked = requests(policy, "c", each=1, new=400)[2:4]
-    stream.submit(asked)
-    time.sleep(1.0)
-    cut = stream.cancel(frozenset(one.key for one in asked))
-    assert {one.stop_reason for one in cut} == {"cancelled"} and all(one.token_ids for one in cut)
+    for wait_s in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0):
+        asked = requests(policy, f"c{wait_s:g}", each=1, new=400)[2:4]
+        stream.submit(asked)
+        time.sleep(wait_s)
+        cut = stream.cancel(frozenset(one.key for one in asked))
+        assert {one.stop_reason for one in cut} == {"cancelled"} and {one.key for one in cut} == {one.key for one in asked}
+        assert all(len(one.token_ids) == len(one.logps) == len(one.versions) < 400 for one in cut)
+        if all(one.token_ids for one in cut):
+            print(f"\ncancelled after {wait_s:g} s: {[len(one.token_ids) for one in cut]} tokens kept")
+            return
+    pytest.fail(f"after {wait_s:g} s a cancelled request still came back without a token")
 
 
 def test_corrections_of_the_mismatch_between_engine_and_trainer(engine, policy):
