@@ -32,6 +32,7 @@ def begun(warm: Path, out: Path) -> Path:
     """A run that stops before its first stage: its tasks, split, environment and first policy are on record."""
     with pytest.MonkeyPatch.context() as m:
         m.setattr(producer, "_go", lambda session, state: 0)
+        m.setattr(producer, "check_written", lambda settings, train: None)      # no stage will want demonstrations
         return short(warm, out)
 
 

@@ -161,7 +161,7 @@ def test_a_recipe_under_another_ones_id(monkeypatch, warm, tmp_path):
     def forged(record, observed=None):
         if not isinstance(record, ResolvedRecipe):
             return real(record, observed)
-        return dataclasses.replace(real(dataclasses.replace(record, title="another"), observed), id=content_id(record))
+        return real(dataclasses.replace(record, title="another"), observed)._replace(id=content_id(record))
     run = attack(monkeypatch, warm, tmp_path / "run", (logging, "entry", forged), overrides=BRIEF)
     assert_caught(run, 11, record="ResolvedRecipe", evidence="not the hash of its content")
 

@@ -213,7 +213,8 @@ def test_a_distillation_on_easy_tasks(made):
 def test_a_distillation_from_half_of_its_answers(made):
     real = distill._step
     run = made((distill, "_step", lambda session, at, learner, batch, version: real(
-        session, at, learner, batch[:len(batch) // 2], version)), sft=TEACHER, full=FULL)
+        session, at, learner, dataclasses.replace(batch, traces=batch.traces[:len(batch.traces) // 2]), version)), sft=TEACHER,
+        full=FULL)
     assert_caught(run, 11, record="ModuleUpdate", evidence="tokens")
 
 
@@ -242,6 +243,30 @@ def test_a_critic_at_another_factor(made):
     assert_caught(run, 11, record="ModuleUpdate", evidence="the gradient of")
 
 
+@pytest.mark.fault(stage=11, injection="S: the critic leaves out every second minibatch")
+def test_a_critic_that_leaves_batches_out(made):
+    real, seen = stepping.critic_steps, []
+
+    def lazy(*given):
+        seen.append(given)
+        return real(*given) if len(seen) % 2 else []
+    assert_caught(made((stepping, "critic_steps", lazy), ppo=PPO), 11, record="StepReport", evidence="the critic took 0")
+
+
+@pytest.mark.fault(stage=11, injection="S: the curve shows the critic's best loss of a step instead of the mean")
+def test_a_critic_that_is_reported_at_its_best(made):
+    real = stepping.critic_metrics
+    run = made((stepping, "critic_metrics", lambda scored, losses: real(scored, [min(losses)])), ppo=PPO)
+    assert_caught(run, 11, record="StepReport", evidence="value/loss of step")
+
+
+@pytest.mark.fault(stage=11, injection="S: values are said to explain the returns better than they do")
+def test_values_that_are_said_to_explain_more(made):
+    real = stepping.critic_metrics
+    run = made((stepping, "critic_metrics", lambda *given: real(*given) | {"value/explained_variance": 0.9}), ppo=PPO)
+    assert_caught(run, 11, record="StepReport", evidence="value/explained_variance")
+
+
 @pytest.mark.fault(stage=10, injection="S: credit is given from values that are raised, the batch stores them as they were")
 def test_credit_from_other_values(made):
     values, record = CriticLearner.values, stepping.batch_record
@@ -260,8 +285,8 @@ def test_easy_tasks_while_training(made):
     real = Flow.__init__
 
     def fed(self, *given, tasks, **how):
-        tasks.tasks = tuple(easy(tasks.tasks)[:6])
-        real(self, *given, tasks=tasks, **how)
+        few = {task.id for task in easy(tasks.tasks)[:6]}
+        real(self, *given, tasks=(task for task in tasks if task.id in few), **how)
     assert_caught(made((Flow, "__init__", fed), flow=FLOW), 9, record="Dispatch", evidence="of the seeded order")
 
 

@@ -6,14 +6,15 @@ computed again with the verdicts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollbook.audit.detector import StoredStep
-from rollbook.records import StepReport
+from rollbook.records import ModuleUpdate, StepReport
 
 Floats = NDArray[np.float64]
 
@@ -33,10 +34,10 @@ class Solved:
     cut: int = 0
     issued: int = 0
 
-    def due(self, groups: int) -> dict[str, float | None]:
-        """What the step must report, `groups` being those that were admitted."""
+    def due(self, groups: int) -> dict[str, float | None] | None:
+        """What the step must report, `groups` being those that were admitted; None where its attempts are not known."""
         if not self.attempts:
-            return {}
+            return None
         found: dict[str, float | None] = {
             "rollout/tokens": float(self.tokens), "rollout/length_mean": self.tokens / self.attempts,
             "rollout/truncated_rate": self.cut / self.attempts, "admission/groups": float(groups),
@@ -70,18 +71,53 @@ class Moved:
         self.norms.append(update.grad_norm)
         self.rate, self.age = update.learning_rate, max(self.age, step.batch.max_age)
 
-    def due(self) -> dict[str, float]:
-        """What the step must report."""
+    def due(self) -> dict[str, float] | None:
+        """What the step must report; None where it has no update of the policy."""
         if not self.norms or not self.tokens:
-            return {}
+            return None
         return {"update/clip_fraction": self.clipped / self.tokens, "update/grad_norm": sum(self.norms) / len(self.norms),
                 "update/learning_rate": self.rate, "policy/age_max": float(self.age), **self.first}
 
 
-def misreported(report: StepReport, due: Mapping[str, float | None], kinds: tuple[str, ...], close: float) -> Iterator[str]:
+@dataclass(slots=True)
+class Valued:
+    """The critic's optimizer steps within one step of the policy; values and returns, shape (T,), of each batch once."""
+
+    losses: list[float] = field(default_factory=list)
+    taken: Counter[str] = field(default_factory=Counter)        # batch -> optimizer steps on it
+    batches: dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]] = field(default_factory=dict)
+
+    def add(self, update: ModuleUpdate, batch: Mapping[str, NDArray[np.generic]]) -> None:
+        self.losses += update.loss.values()
+        self.taken[update.elements[0]] += 1
+        if {"value", "return"} <= batch.keys():
+            self.batches[update.elements[0]] = batch["value"].astype(np.float32), batch["return"].astype(np.float32)
+
+    def missed(self, batches: Sequence[str], updates: int) -> str:
+        """Which batch of a step was not learnt from `updates` times, none other being learnt from; empty where all are."""
+        for name in dict.fromkeys((*batches, *self.taken)):
+            due = updates if name in batches else 0
+            if self.taken[name] != due:
+                return f"the critic took {self.taken[name]} optimizer steps on {name[:17]}, {due} are due"
+        return ""
+
+    def due(self) -> dict[str, float]:
+        """What the step must report: nothing where no critic was trained, no share where the returns do not vary."""
+        if not self.losses:
+            return {}
+        found = {"value/loss": sum(self.losses) / len(self.losses)}
+        if self.batches:
+            value_T, return_T = (np.concatenate(parts) for parts in zip(*self.batches.values(), strict=True))
+            if (spread := float(return_T.astype(np.float64).var())) > 0:
+                found["value/explained_variance"] = 1 - float((return_T - value_T).astype(np.float64).var()) / spread
+        return found
+
+
+def misreported(report: StepReport, due: Mapping[str, float | None] | None, kinds: tuple[str, ...],
+                close: float) -> Iterator[str]:
     """What of these kinds a step reports otherwise than its records say; what is None there is not known and not compared."""
     stated = {name: value for name, value in report.metrics.items() if name.startswith(kinds)}
-    for name in sorted({*stated, *due}) if due else ():
+    for name in sorted({*stated, *due}) if due is not None else ():
         value, wanted = stated.get(name), due.get(name)
         if name in due and wanted is None:
             continue

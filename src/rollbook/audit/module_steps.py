@@ -15,6 +15,7 @@ from safetensors.numpy import load
 from rollbook.audit.copied import times_shown
 from rollbook.audit.elements import due_elements, due_order, merge_fault
 from rollbook.audit.estimator import rate
+from rollbook.audit.followed import Valued
 from rollbook.audit.index import RunIndex
 from rollbook.ledger.kinds import TraceTable
 from rollbook.records import Batch, Demonstration, Merged, ModuleUpdate, Ranking, StepReport
@@ -38,6 +39,7 @@ class ModuleSteps:
     order: dict[str, list[str]] = field(default_factory=dict)       # stage -> the elements that it shows, in order
     batches: dict[str, str] = field(default_factory=dict)           # batches of the open step -> their tensors
     answers: list[tuple[str, int]] = field(default_factory=list)    # the attempts of a distillation's step, with their tokens
+    valued: Valued = field(default_factory=Valued)                  # the critic's steps within the open step of the policy
 
     def record(self, run: RunIndex, identity: str, record: object, ended: Mapping[str, str], fail: Fail) -> None:
         """Keeps what the steps are taken on, and holds a merge against the recipe; `ended` maps a stage to its last version."""
@@ -170,6 +172,7 @@ class ModuleSteps:
                      f"{given['kl'].min(initial=0.0):.3g}", ARITHMETIC)
         elif isinstance(stage, PolicyGradient) and stage.critic is not None and update.elements[0] in self.batches:
             batch = load(run.ledger.get(self.batches[update.elements[0]]))
+            self.valued.add(update, batch)
             due = self._critic(identity, (where, stage.critic), given, batch, fail)
         stated = sum(update.loss.values())
         if due is None and isinstance(stage, Preference) and len(known) == len(rankings):

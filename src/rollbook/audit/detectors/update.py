@@ -24,7 +24,7 @@ from rollbook.audit.estimator import (
     whole,
     within_rounding,
 )
-from rollbook.audit.followed import ROUNDED, Moved, misreported, missummed
+from rollbook.audit.followed import ROUNDED, Moved, Valued, misreported, missummed
 from rollbook.audit.index import RunIndex
 from rollbook.audit.module_steps import ModuleSteps
 from rollbook.audit.reference import RecomputeError, Step
@@ -361,7 +361,12 @@ class UpdateDetector(Detector):
         if isinstance(stage, PolicyGradient) and len(state.batches) != min(stage.minibatches, state.groups):
             self.fail(identity, f"step {record.step} of {record.stage} took {len(state.batches)} optimizer steps on "
                       f"{state.groups} groups, the recipe says {stage.minibatches} minibatches", ESTIMATOR)
-        for evidence in misreported(record, state.moved.due(), ("update/", "policy/"), ROUNDED):
+        valued, self.modules.valued = self.modules.valued, Valued()
+        critic = stage.critic if isinstance(stage, PolicyGradient) else None
+        if critic is not None and (evidence := valued.missed(record.batches, critic.updates)):
+            self.fail(identity, f"{evidence} in step {record.step} of {record.stage}", ESTIMATOR)
+        for evidence in (*misreported(record, state.moved.due(), ("update/", "policy/"), ROUNDED),
+                         *misreported(record, valued.due(), ("value/",), ROUNDED)):
             self.fail(identity, evidence, "report the numbers of the step's own updates")
         if record.step != state.steps + 1:
             self.fail(identity, f"step {record.step} of {record.stage} is reported where step {state.steps + 1} is due",
