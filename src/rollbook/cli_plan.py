@@ -38,6 +38,8 @@ def plan(recipe: str, scale: str, overrides: tuple[str, ...], assume: Path | Non
         return
     rates = _rates(how["given"], probe=how["probe"])
     _stages(resolved, rates)
+    if resolved.settings.environment is not None:
+        _here(resolved)
     if how["probe"]:
         _probe(resolved)
 
@@ -88,6 +90,16 @@ def _stages(resolved: ResolvedRecipe, rates: tuple[float, float] | None) -> None
     if len(total) == len(stages):
         total.append(2.0 * (parameters(resolved.settings) or 0) * beside)
         click.echo(f"  in all {sum(total):.2g} FLOP at most, {max(one.bytes or 0 for one in stages) / 2**20:.1f} MiB at once")
+
+
+def _here(resolved: ResolvedRecipe) -> None:
+    """What a run would be refused for on this machine: its environment's packages, servers and program."""
+    from textwrap import indent
+
+    from rollbook.orchestration.readiness import unready
+
+    for error in unready(resolved.settings):
+        click.echo("on this machine a run would be refused:\n" + indent(str(error), "  "))
 
 
 def _probe(resolved: ResolvedRecipe) -> None:

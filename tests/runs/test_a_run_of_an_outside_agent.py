@@ -17,7 +17,8 @@ AGENT = Path(__file__).parents[1] / "fakes" / "outside_agent.py"
 def agent(mode="plain", answer="stdout"):
     command = f"[{sys.executable}, {AGENT}, '{{task}}', calc, {mode}]"
     return (f"environment.agent={{name: outside/1, command: {command}, answer: {answer}, parallel: 2}}", "stages.rl.filter=none",
-            "stages.rl.prompts=2", "tasks.max_tokens=48", "environment.turn_tokens=24", "tasks.heldout=4",
+            "stages.rl.prompts=2", "tasks.max_tokens=48", "environment.turn_tokens=24", "environment.max_seconds=60",
+            "environment.misfit_penalty=0", "tasks.heldout=4",
             "stages.rl.probe_every=0")
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from rollbook.ledger import Ledger
 from rollbook.models.runtime import prepare
 from rollbook.orchestration import run as parts
-from rollbook.orchestration.judges import check_rewards, judging, measured_by
+from rollbook.orchestration.judges import judging, measured_by
+from rollbook.orchestration.readiness import check_begins
 from rollbook.orchestration.session import Progress, TaskStream
+from rollbook.orchestration.supported import check_supported
 from rollbook.records import RecipeError, ResolvedRecipe
 from rollbook.records.graph import START
 from rollbook.records.recipe import ComposedReward, NamedReward, PolicyGradient, Pretrained
@@ -24,7 +26,7 @@ def preflight(recipe: ResolvedRecipe, *, stage: str | None, groups: int, model: 
     RecipeError where the recipe has no such stage, or its reward needs a model that a stage has yet to train.
     """
     name, chosen = _stage(recipe, stage)
-    check_rewards(recipe.settings)
+    check_supported(recipe.settings)
     if model is not None:
         settings = replace(recipe.settings, model=Pretrained(path=model, context=recipe.settings.model.context))
         recipe = replace(recipe, settings=settings)
@@ -33,6 +35,7 @@ def preflight(recipe: ResolvedRecipe, *, stage: str | None, groups: int, model: 
     policy = parts._loaded(recipe.settings, progress)
     _, sides = parts._tasks(recipe.settings)
     parts._check_context(recipe.settings, policy, sides)
+    check_begins(recipe.settings, sides.train[0])
     with tempfile.TemporaryDirectory() as folder, \
             Ledger.create(Path(folder) / "preflight", parts._manifest(recipe, policy)) as ledger, \
             parts._session(recipe, ledger, (policy, sides), progress, dtype) as session:

@@ -27,6 +27,7 @@ from rollbook.orchestration.imitation import check_imitated
 from rollbook.orchestration.judges import default_judging
 from rollbook.orchestration.proof import prove
 from rollbook.orchestration.publish import Publisher
+from rollbook.orchestration.readiness import check_begins, check_ready
 from rollbook.orchestration.reuse import Reuse, reusable, take_over
 from rollbook.orchestration.session import Progress, Session
 from rollbook.orchestration.sourcing import LIKENESS, curated_tasks, kept_set, pinned, record_set
@@ -85,6 +86,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     check_written(recipe.settings, sides.train)
     check_curated_families(recipe.settings, sides)
     check_weights(recipe.settings, sides)
+    check_begins(recipe.settings, sides.train[0])
     check_imitated(recipe.settings, (acquired, sides), policy.tokenizer, progress)
     protect(_side(acquired, sides.train), registered(), likeness=LIKENESS)
     manifest = _manifest(recipe, policy)
@@ -112,6 +114,7 @@ def resume_run(out: Path, progress: Progress) -> int:
         if any(end.status == "completed" for end in ledger.records(RunEnd)):
             progress.note("the run is complete; nothing to do")
             return 0
+        check_ready(recipe.settings)
         dtype = prepare(recipe.settings.run)
         policy = _loaded(recipe.settings, progress)
         acquired, sides = _tasks(recipe.settings, kept_set(ledger))

@@ -11,6 +11,7 @@ from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.engines import check_engine
 from rollbook.orchestration.judges import check_rewards
+from rollbook.orchestration.readiness import unready
 from rollbook.records import RecipeError, Task
 from rollbook.records.graph import family_of, pruned_beyond
 from rollbook.records.problems import Problems
@@ -23,6 +24,8 @@ def check_supported(settings: Settings) -> None:
     problems = Problems()
     problems.attempt(check_engine, settings)
     problems.attempt(check_rewards, settings)
+    for error in unready(settings):
+        problems.add(error)
     for name, stage in settings.stages.items():
         if not isinstance(stage, PolicyGradient):
             continue
@@ -30,8 +33,8 @@ def check_supported(settings: Settings) -> None:
             problems.attempt(_check_observation_loss, name, stage, settings)
             problems.attempt(_check_subagents, name, stage)
             problems.attempt(_check_kept, name, stage, settings)
-        for error in _unsupported(name, stage, settings):
-            problems.add(error)
+        for unsupported in _unsupported(name, stage, settings):
+            problems.add(unsupported)
     problems.raise_any("the recipe")
 
 

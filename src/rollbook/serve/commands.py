@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -19,6 +20,7 @@ from rollbook.serve.harness import Assignment, OutOfTime
 KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE")        # of this process's variables: no keys, no tokens
 SAID = 20_000           # characters of an agent's output that are its answer at most
 NAMED = re.compile(r"\{(\w+)\}")
+ROLLBOOK = str(Path(__file__).parents[2])       # the folder that holds this package
 FLOOD = 64 * 2**20      # bytes of output after which nothing is read any more
 
 
@@ -47,7 +49,7 @@ class Command:
     def _names(self, assignment: Assignment, folder: str) -> dict[str, str]:
         asked = "\n\n".join(message.content for message in assignment.task.prompt)
         return {"task": asked, "model": assignment.model, "base_url": assignment.base_url, "api_key": assignment.api_key,
-                "tools": assignment.tools, "folder": folder, "rollbook": str(Path(__file__).parents[2])}
+                "tools": assignment.tools, "folder": folder, "rollbook": ROLLBOOK}
 
     def _run(self, command: list[str], variables: Mapping[str, str], folder: str, seconds: float | None) -> str:
         output, errors = Path(folder) / ".stdout", Path(folder) / ".stderr"
@@ -68,6 +70,34 @@ class Command:
             raise RecordError(f"the agent ended with status {status}", got=_tail(errors) or _tail(output) or "no output",
                               why="what it left was not meant to be graded")
         return _tail(output)
+
+
+def unstartable(settings: AgentSettings) -> RecordError | None:
+    """Why the command could be started for no attempt; None where it can."""
+    program = _filled(settings.command[0], {"rollbook": ROLLBOOK})
+    path = settings.variables.get("PATH", os.environ.get("PATH", os.defpath))
+    what, fix = "environment.agent.command cannot be started", "correct its first word: an absolute path, or a name on the PATH"
+    if os.sep in program and not os.path.isabs(program):
+        return RecordError(what, got=program, fix=fix,
+                           why="an attempt begins in an empty folder of its own, where this path leads nowhere")
+    found = shutil.which(program, path=path)
+    if found is None:
+        there = os.path.isabs(program) and os.path.exists(program)
+        return RecordError(what, got=program, fix="make it executable, or name the interpreter first" if there else fix,
+                           why="it is there, and may not be executed" if there else f"there is no such program on {path}"
+                           if os.sep not in program else "there is no such file")
+    if (interpreter := _interpreter(Path(found))) is not None and not os.path.exists(interpreter):
+        return RecordError(what, got=found, why=f"its first line names {interpreter}, which is not there",
+                           fix="install the program again, or name its interpreter as the command's first word")
+    return None
+
+
+def _interpreter(program: Path) -> str | None:
+    """What a script's first line names to run it; None for every other file."""
+    with program.open("rb") as file:
+        first = file.readline(4096)
+    words = first[2:].split() if first.startswith(b"#!") else []
+    return os.fsdecode(words[0]) if words else None
 
 
 def _end(started: subprocess.Popen[bytes]) -> None:
