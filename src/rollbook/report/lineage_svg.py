@@ -20,7 +20,7 @@ COLUMNS = ("Data", "Stages", "Policies", "Evaluations", "Conclusions")
 COLUMN_OF = {"dataset": 0, "stage": 1, "policy": 2, "evaluation": 3, "gate": 4, "comparison": 4}
 CARD = (WIDTH - LEFT - RIGHT - (len(COLUMNS) - 1) * GUTTER) / len(COLUMNS)
 HEAD, STACK, ROW_GAP, LANE, MARGIN, RADIUS = 92, 10, 30, 8, 13, 6
-NAME_CHARS, LINE_CHARS = 22, 30
+NAME_CHARS, LINE_CHARS, WIDE_CHARS = 22, 34, 26      # a line of more than the last is squeezed into its card
 STYLE = """
 svg { --bg:#ffffff; --card:#f6f7f9; --ink:#1b1f24; --soft:#57606a; --rule:#d5dae0; --dataset:#4d5a68; --stage:#8a5a00;
  --policy:#0072b2; --evaluation:#00795a; --comparison:#a3457f; --warn:#a83c00;
@@ -115,8 +115,7 @@ def _placed(graph: Lineage) -> tuple[dict[str, Box], float]:
 def _card(box: Box) -> Markup:
     node = box.node
     kind = "comparison" if node.kind == "gate" else node.kind
-    lines = [element("text", visible(clip_short(line, LINE_CHARS)), x=box.x + 14, y=box.y + 38 + 16 * number, class_="about")
-             for number, line in enumerate(node.lines)]
+    lines = [_line(line, box.x + 14, box.y + 38 + 16 * number) for number, line in enumerate(node.lines)]
     if node.id is not None:
         lines.append(element("text", short_id(node.id), x=box.x + 14, y=box.y + 38 + 16 * len(node.lines), class_="hash"))
     told = "\n".join([node.name, *node.lines, *([node.id] if node.id else [])])
@@ -126,6 +125,11 @@ def _card(box: Box) -> Markup:
         element("rect", x=f"{box.x:g}", y=f"{box.y:g}", width=f"{CARD:g}", height=box.height, rx=7, class_="card"),
         element("rect", x=f"{box.x:g}", y=f"{box.y + 6:g}", width=4, height=box.height - 12, rx=2, style=f"fill:var(--{kind})"),
         element("text", clip_short(node.name, NAME_CHARS), x=box.x + 14, y=box.y + 21, class_="name"), *lines, class_=state)
+
+
+def _line(line: str, x: float, y: float) -> Markup:
+    squeezed = {"textLength": f"{CARD - 24:g}", "lengthAdjust": "spacingAndGlyphs"} if len(line) > WIDE_CHARS else {}
+    return element("text", visible(clip_short(line, LINE_CHARS)), x=x, y=y, class_="about", **squeezed)
 
 
 def clip_short(text: str, longest: int) -> str:

@@ -110,9 +110,16 @@ def _build(definition: EnvironmentDefinition, services: Services, seed: int):  #
 
 
 def check_answered(traces: Sequence[Trace]) -> None:
-    """Refuses a call in which no environment worked: the fault is then the definition's or the machine's."""
+    """Refuses a call in which no environment worked, the fault being then the definition's or the machine's, and one in which no
+    policy could say a word, since what stands before its first turn fills the context."""
     faults = [trace.episode.fault for trace in traces if trace.episode is not None and trace.episode.fault is not None]
     if len(faults) > 1 and len(faults) == len(traces):
         raise ModelError(f"not one of {len(faults)} episodes had an environment that worked", got=faults[0],
                          why="every further step would end the same way",
                          fix="run `rollbook env check NAME`, mend what it says, then `rollbook resume RUN`")
+    full = [trace for trace in traces if trace.stop_reason == "context_full" and not trace.sampled_count]
+    if full and len(full) == len(traces):
+        raise ModelError(f"not one of {len(full)} episodes left the policy room to say a word",
+                         got=f"{min(trace.prompt_count for trace in full)} tokens and more before its first turn",
+                         why="what was never asked would be counted as wrong",
+                         fix="raise model.context or the protocol's context, or let less be described before the first turn")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,13 @@ def test_lines_run_level_or_upright_and_stay_inside(graph: Lineage) -> None:
     for path in root.findall(f"{SVG}path"):
         numbers = [float(word) for word in path.get("d", "").replace("M", " ").replace("L", " ").replace("Q", " ").split()]
         assert all(0 <= x <= WIDTH for x in numbers[::2]) and all(0 <= y <= height for y in numbers[1::2])
+
+
+def test_a_long_line_is_squeezed_into_its_card_and_a_short_one_is_not(graph: Lineage) -> None:
+    held = replace(graph.nodes[0], lines=("last 53.1% (44.5 to 61.6, n 128)", "512 x Task"))
+    drawn = ET.fromstring(lineage_svg(replace(graph, nodes=(held, *graph.nodes[1:]))))
+    told = {text.text: text.get("textLength") for text in drawn.iter(f"{SVG}text") if text.get("class") == "about"}
+    assert float(told["last 53.1% (44.5 to 61.6, n 128)"] or 0) < CARD - 14 and told["512 x Task"] is None
 
 
 def test_a_run_in_progress_is_drawn_with_what_has_not_begun(tmp_path: Path) -> None:

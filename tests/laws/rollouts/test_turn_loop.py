@@ -139,6 +139,11 @@ def test_a_call_in_which_no_environment_works_is_refused() -> None:
         many(lambda name, turn: "4", fault="reset", tasks=2)
 
 
+def test_a_call_in_which_no_policy_has_room_for_a_word_is_refused_and_not_graded() -> None:
+    with pytest.raises(ModelError, match="not one of 2 episodes left the policy room"):
+        many(lambda name, turn: "4", context=8, tasks=2)
+
+
 def test_every_budget_ends_an_attempt_for_its_own_reason() -> None:
     on = (do("a"),)
     assert play(*on, budget=EpisodeBudget(max_tokens=10_000, max_turns=2)).stop_reason == "turn_limit"
