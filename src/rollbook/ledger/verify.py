@@ -40,6 +40,12 @@ class VerifyReport:
     def holds(self) -> bool:
         return self.fault is None
 
+    def require(self, what: str) -> None:
+        """Refuses a run that does not hold together, since `what`, an audit for one, would be of something else."""
+        if self.fault is not None:
+            raise LedgerError("this run is damaged", got=self.fault.removesuffix("."), why="its content is not what was written",
+                              fix=f"restore it from a copy; {what} of the rest would prove nothing")
+
 
 class _Count:
     """The running totals of one verification."""
