@@ -16,7 +16,7 @@ from rollbook.orchestration.run import run_recipe
 from rollbook.records import Batch, Outcome
 
 KILLS = 20
-SHORT = ("stages.cold_start.steps=45", "tasks.heldout=8", "stages.select.candidates=8", "stages.rl.steps=40",
+SHORT = ("stages.cold_start.steps=45", "tasks.heldout=8", "stages.select.candidates=8", "stages.rl.steps=120",
          "stages.rl.max_waves=40", "stages.rl.max_policy_age=2", "stages.rl.probe_every=0", "stages.rl.checkpoint_every=10",
          "stages.rl.optimizer.learning_rate=1e-5")
 
