@@ -123,9 +123,11 @@ class App:
             if len(data) > LARGEST:
                 raise Refused("the request is too large", status=413, got=f"more than {LARGEST} bytes")
         try:
-            return json.loads(data)
-        except (ValueError, RecursionError) as error:
+            found = json.loads(data, parse_constant=_no_number)
+            json.dumps(found, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:       # broken Unicode is a ValueError too: no record could hold it
             raise Refused("the request is no JSON", got=str(error)[:80]) from error
+        return found
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": f"rollbook-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": self.model}
@@ -183,6 +185,10 @@ class App:
         for place, call in enumerate(self._calls(answered)):
             deltas.append({"delta": {"tool_calls": [{"index": place, **call}]}})
         return deltas
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
 
 
 def _pieces(text: str, size: int = 24) -> list[str]:

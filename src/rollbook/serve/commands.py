@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import re
 import shutil
-import signal
-import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rollbook.records import RecordError
 from rollbook.records.recipe import AgentSettings
+from rollbook.serve.ending import FLOOD, Flooded, started, status_of
 from rollbook.serve.harness import Assignment, OutOfTime
 
 KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE")        # of this process's variables: no keys, no tokens
 SAID = 20_000           # characters of an agent's output that are its answer at most
 NAMED = re.compile(r"\{(\w+)\}")
 ROLLBOOK = str(Path(__file__).parents[2])       # the folder that holds this package
-FLOOD = 64 * 2**20      # bytes of output after which nothing is read any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """Runs `settings.command` once for each attempt, in an empty folder that is its home and goes when it ends.
 
-    In the command and its variables stand `{task}`, `{model}`, `{base_url}`, `{api_key}`, `{tools}`, `{folder}` and `{rollbook}`
-    (the folder that holds this package) for what they name. The program finds OPENAI_BASE_URL, OPENAI_API_KEY and ROLLBOOK_TOOLS.
-    It runs with the rights of whoever runs the recipe: what the *policy* decides to run must go through the environment's tools.
+    In the command and its variables stand `{task}`, `{task_file}` (which holds it), `{model}`, `{base_url}`, `{api_key}`,
+    `{tools}`, `{folder}` and `{rollbook}` (the folder that holds this package) for what they name. The program finds
+    OPENAI_BASE_URL, OPENAI_API_KEY and ROLLBOOK_TOOLS. It runs with the rights of whoever runs the recipe: what the *policy*
+    decides to run must go through the environment's tools.
     """
 
     settings: AgentSettings
 
     def __call__(self, assignment: Assignment) -> str | None:
-        with tempfile.TemporaryDirectory(prefix="rollbook-agent-") as folder:
+        with tempfile.TemporaryDirectory(prefix="rollbook-agent-", ignore_cleanup_errors=True) as folder:
             names = self._names(assignment, folder)
             command = [_filled(word, names) for word in self.settings.command]
             variables = {name: os.environ[name] for name in KEPT if name in os.environ} | {
@@ -48,28 +47,27 @@ class Command:
 
     def _names(self, assignment: Assignment, folder: str) -> dict[str, str]:
         asked = "\n\n".join(message.content for message in assignment.task.prompt)
-        return {"task": asked, "model": assignment.model, "base_url": assignment.base_url, "api_key": assignment.api_key,
-                "tools": assignment.tools, "folder": folder, "rollbook": ROLLBOOK}
+        file = Path(folder) / ".task"
+        file.write_text(asked, encoding="utf-8")
+        return {"task": asked, "task_file": str(file), "model": assignment.model, "base_url": assignment.base_url,
+                "api_key": assignment.api_key, "tools": assignment.tools, "folder": folder, "rollbook": ROLLBOOK}
 
     def _run(self, command: list[str], variables: Mapping[str, str], folder: str, seconds: float | None) -> str:
-        output, errors = Path(folder) / ".stdout", Path(folder) / ".stderr"
+        outputs = Path(folder) / ".stdout", Path(folder) / ".stderr"
         try:
-            with output.open("wb") as out, errors.open("wb") as err:
-                started = subprocess.Popen(command, cwd=folder, env=dict(variables), stdin=subprocess.DEVNULL, stdout=out,
-                                           stderr=err, start_new_session=True)
-        except OSError as error:
-            raise RecordError("the agent's command cannot be started", got=f"{command[0]}: {error.strerror}",
-                              why="every attempt would end the same way", fix="correct environment.agent.command") from error
-        try:
-            status = started.wait(seconds)
-        except subprocess.TimeoutExpired:
+            with started(command, variables, folder, outputs) as program:
+                status = status_of(program, outputs, seconds)
+        except TimeoutError:
             raise OutOfTime from None
-        finally:
-            _end(started)
+        except Flooded as error:
+            raise RecordError("the agent's output was ended", got=f"more than {FLOOD} bytes", why="it would fill the disk",
+                              fix="let it write less to its standard output and standard error") from error
+        except (OSError, ValueError) as error:
+            raise _unstarted(command, error) from error
         if status:
-            raise RecordError(f"the agent ended with status {status}", got=_tail(errors) or _tail(output) or "no output",
+            raise RecordError(f"the agent ended with status {status}", got=_tail(outputs[1]) or _tail(outputs[0]) or "no output",
                               why="what it left was not meant to be graded")
-        return _tail(output)
+        return _tail(outputs[0])
 
 
 def unstartable(settings: AgentSettings) -> RecordError | None:
@@ -100,11 +98,15 @@ def _interpreter(program: Path) -> str | None:
     return os.fsdecode(words[0]) if words else None
 
 
-def _end(started: subprocess.Popen[bytes]) -> None:
-    """Kills the agent and whatever it started in its session."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(started.pid, signal.SIGKILL)
-    started.wait()
+def _unstarted(command: Sequence[str], error: OSError | ValueError) -> RecordError:
+    """Why a program was not started: what its words are, or what it is."""
+    longest = max(map(len, command))
+    if isinstance(error, ValueError) or error.errno == errno.E2BIG:
+        return RecordError("the agent's command cannot be started", got=f"{error}; its longest word has {longest} characters",
+                           why="a task stands in it that no command line could hold",
+                           fix="let it read the task from the file {task_file}")
+    return RecordError("the agent's command cannot be started", got=f"{command[0]}: {error.strerror}",
+                       why="every attempt would end the same way", fix="correct environment.agent.command")
 
 
 def _filled(text: str, names: Mapping[str, str]) -> str:
@@ -115,4 +117,4 @@ def _filled(text: str, names: Mapping[str, str]) -> str:
 def _tail(path: Path) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 4 * SAID))
-        return file.read(FLOOD).decode("utf-8", "replace")[-SAID:].strip()
+        return file.read(4 * SAID).decode("utf-8", "replace")[-SAID:].strip()

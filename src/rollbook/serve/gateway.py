@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -84,13 +84,15 @@ class Answered:
 class Attempt:
     """All calls under one name. Those of a named one are answered in their order, those of the default one side by side.
 
-    `stopped` is the budget that an attempt met, `workplace` the environment whose tools its agent may call.
+    `stopped` is the budget that its last call met, `workplace` the environment whose tools its agent may call, `calling` how many
+    calls are answered or wait for that.
     """
 
     name: str
     threads: list[Thread] = field(default_factory=list)
     opened: int = 0
     calls: int = 0
+    calling: int = 0
     spent: int = 0
     stopped: StopReason | None = None
     workplace: Workplace | None = None
@@ -117,7 +119,9 @@ class Gateway:
         self.allowed = allowed
         self.workplaces: asyncio.AbstractEventLoop | None = None        # the loop that environments live on, where there are any
         self.attempts: dict[str, Attempt] = {}
+        self.expected: Collection[str] | None = None                    # the attempts there are; None: whatever is named
         self._guard = threading.Lock()
+        self._quiet = threading.Condition(self._guard)                  # a call of some attempt is over
         self._waiting: list[tuple[OpenTurns, asyncio.Future[Completion]]] = []
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._running: asyncio.Task[None] | None = None
@@ -127,31 +131,57 @@ class Gateway:
         return self.renderer.tokenizer
 
     def attempt(self, name: str) -> Attempt:
-        """The attempt of this name, begun when first asked for; Refused once it is over."""
+        """The attempt of this name, begun when first asked for; Refused once it is over, or where there is none."""
         with self._guard:
-            found = self.attempts.setdefault(name, Attempt(name=name))
+            return self._of(name)
+
+    def _of(self, name: str) -> Attempt:
+        if self.expected is not None and name not in self.expected:
+            raise Refused("there is no such attempt", status=404, got=name[:80],
+                          why="what is sampled outside an attempt would be on no record, and against no budget")
+        found = self.attempts.setdefault(name, Attempt(name=name))
         if found.closed:
-            raise Refused(f"the attempt {name} is over", status=409, why="its trace was taken")
+            raise _over(name)
         return found
+
+    @contextlib.asynccontextmanager
+    async def _entered(self, name: str) -> AsyncIterator[Attempt]:
+        """The attempt, for one call: it is not taken before that is answered. Refused where it is over or has nothing left."""
+        with self._guard:
+            attempt = self._of(name)
+            attempt.calling += 1
+        try:
+            async with attempt.turn:
+                if attempt.closed:
+                    raise _over(name)
+                self._left(attempt)
+                yield attempt
+        finally:
+            with self._quiet:
+                attempt.calling -= 1
+                self._quiet.notify_all()
 
     def finish(self, name: str) -> tuple[Part, ...]:
         """Ends an attempt; the contexts in which the policy spoke, in the order they were opened."""
         return tuple(thread.part() for thread in self.taken(name).threads)
 
     def taken(self, name: str) -> Attempt:
-        """An attempt that is over: no call of this name is answered any more."""
-        with self._guard:
+        """An attempt that is over: no call of this name is answered any more, and the one that was being answered is part of it.
+
+        Not to be called from the loop that answers.
+        """
+        with self._quiet:
             found = self.attempts.get(name) or Attempt(name=name)
             self.attempts[name] = Attempt(name=name, closed=True)
             found.closed = True
+            self._quiet.wait_for(lambda: not found.calling)
         for thread in found.threads:
             thread.turns.close()
         return found
 
     async def chat(self, name: str, asked: Asked) -> Answered:
         """The answer to a conversation."""
-        attempt = self.attempt(name)
-        async with attempt.turn:
+        async with self._entered(name) as attempt:
             thread = self._continued(attempt, asked)
             continued = thread is not None
             if thread is None:
@@ -168,8 +198,7 @@ class Gateway:
 
     async def complete(self, name: str, prompt: str, asked: Asked) -> Answered:
         """The continuation of a text, special tokens in it as the tokenizer reads them."""
-        attempt = self.attempt(name)
-        async with attempt.turn:
+        async with self._entered(name) as attempt:
             thread = self._thread(attempt, (Segment(owner="user", token_ids=self.tokenizer.encode(prompt)),), asked)
             before = len(thread.turns.token_ids)
             completion = await self._sample(attempt, thread, asked, before)
@@ -181,8 +210,8 @@ class Gateway:
         """The context whose conversation this one goes on from, with what is new in place; None where there is none."""
         for thread in reversed(attempt.threads):
             known, new = thread.said, asked.turns[len(thread.said):]
-            if (not thread.busy and thread.tools == asked.tools and thread.stop_reason in ("end_of_turn", "stop_string") and new
-                    and len(known) == len(asked.turns) - len(new) and _same(known, asked.turns[:len(known)])
+            goes_on = not thread.busy and thread.tools == asked.tools and thread.stop_reason in ("end_of_turn", "stop_string")
+            if (goes_on and known and new and len(known) == len(asked.turns) - len(new) and _same(known, asked.turns[:len(known)])
                     and all(turn.role in OWNERS for turn in new) and thread.segments[-1].owner == "policy"):
                 replies = [Reply(owner=OWNERS[turn.role], content=turn.content, call=turn.call)     # type: ignore[arg-type]
                            for turn in new]
@@ -255,6 +284,7 @@ class Gateway:
         thread.segments += sampled_segments(completion)
         thread.sampled += [completion.sampled] if completion.sampled is not None else []
         thread.stop_reason = completion.stop_reason
+        attempt.stopped = None          # it went on: whatever a call before was refused for did not end it
         attempt.calls += 1
         attempt.spent += len(completion.token_ids)
         return completion
@@ -307,6 +337,10 @@ class Gateway:
     def close(self) -> None:
         """Ends the engine's thread."""
         self._pool.shutdown()
+
+
+def _over(name: str) -> Refused:
+    return Refused(f"the attempt {name} is over", status=409, why="its trace was taken")
 
 
 def _action(spoken: Spoken, tools: Sequence[ToolSchema], text: str, call: int) -> Action:

@@ -100,13 +100,14 @@ class _Served(Rollouts):
         gateway = Gateway(turn_sampler(self.sampler), renderer, self.sampling, self._allowed())
         named = [(task, group_name(scope, place, task.id), sample)
                  for place, task in enumerate(tasks) for sample in range(per_task)]
+        gateway.expected = frozenset(_known(f"{group}/{sample}") for _, group, sample in named)
         with _loop() as loop, serving(gateway) as served, ThreadPoolExecutor(max_workers=self.parallel) as pool:
             gateway.workplaces = loop
 
             def work(one: tuple[Task, str, int]) -> Trace:
                 task, group, sample = one
                 attempt = f"{group}/{sample}"
-                known, began = digest(attempt.encode())[:24], time.monotonic()
+                known, began = _known(attempt), time.monotonic()
                 done = self._work(served, known, task, group)
                 return self._trace(gateway, done, (known, attempt, group), task, content_id(envelope), time.monotonic() - began)
             return list(pool.map(work, named))
@@ -121,19 +122,21 @@ class _Served(Rollouts):
                seconds: float) -> Trace:
         known, attempt, group = named
         over = gateway.taken(known)
-        spoke = [part for part in (thread.part() for thread in over.threads) if part.sampled]
-        last = spoke[-1] if spoke else None
-        segments = last.segments if last is not None else (Segment(owner="user", token_ids=self.tokenizer.prompt(task.prompt)),)
+        spoke = [thread for thread in over.threads if any(segment.owner == "policy" for segment in thread.segments)]
+        last = max(spoke, key=lambda thread: thread.used, default=None)         # the one that it ended in, whenever it was opened
+        asked = (Segment(owner="user", token_ids=self.tokenizer.prompt(task.prompt)),)
+        segments = asked if last is None else tuple(last.segments)
         place = done.workplace
         episode = Episode(environment=done.environment, seed=done.seed, dialect=self.rules.dialect, reasoning="split",
                           opening=Observation() if place is None else place.opening,
                           turns=() if place is None else tuple(place.turns), state=done.state, fault=done.fault, agent=done.agent)
         turns = [segment for segment in segments if segment.owner == "policy"]
         ended = done.stop or over.stopped or (last.stop_reason if last is not None else "gave_up")
-        return Trace(attempt=AttemptId(attempt), task=task.id, group=group, envelope=envelope, segments=tuple(segments),
+        return Trace(attempt=AttemptId(attempt), task=task.id, group=group, envelope=envelope, segments=segments,
                      stop_reason="environment_failed" if done.fault is not None else ended,
-                     text=self.tokenizer.decode(turns[-1].token_ids) if turns else "", episode=episode, parts=tuple(spoke[:-1]),
-                     sampled=last.sampled if last is not None else (), observed={"episode_s": seconds})
+                     text=self.tokenizer.decode(turns[-1].token_ids) if turns else "", episode=episode,
+                     parts=tuple(thread.part() for thread in spoke if thread is not last),
+                     sampled=tuple(last.sampled) if last is not None else (), observed={"episode_s": seconds})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +227,11 @@ class AgentRollouts(_Served):
                 place.fault = place.fault or _told("the agent failed", error)
         state = _wait(loop, place.end())
         return replace(done, workplace=place, state=state, fault=place.fault, stop=stop or _stopped(place))
+
+
+def _known(attempt: str) -> str:
+    """The name under which an agent finds its attempt."""
+    return digest(attempt.encode())[:24]
 
 
 def _stopped(place: Workplace) -> StopReason | None:

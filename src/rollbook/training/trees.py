@@ -11,7 +11,7 @@ from torch import Tensor
 from rollbook.models.layout import Tree
 from rollbook.models.routing import TreeRoutes, pack_routes
 from rollbook.models.support import Support, recorded_support
-from rollbook.records import Demonstration, Experience, RecordError, SampledSupport, Trace
+from rollbook.records import Demonstration, Experience, RecordError, SampledSupport, Segment, Trace
 
 
 def experience_trees(members: Sequence[Experience]) -> tuple[Tree, ...]:
@@ -24,7 +24,7 @@ def experience_trees(members: Sequence[Experience]) -> tuple[Tree, ...]:
     for trace in (context for member in members for context in member.trace.contexts()):
         prompt, before = trace.prompt_ids, routed
         routed = _prompt_routes(trace)
-        rest = trace.segments[1:]
+        rest = _upto_last_action(trace.segments[1:])
         own = tuple(token for segment in rest for token in segment.token_ids)
         acts = tuple(segment.owner == "policy" for segment in rest for _ in segment.token_ids)
         if trees and trees[-1].prompt == prompt and before == routed:
@@ -33,6 +33,14 @@ def experience_trees(members: Sequence[Experience]) -> tuple[Tree, ...]:
         else:
             trees.append(Tree(prompt=prompt, continuations=(own,), actions=(acts,)))
     return tuple(trees)
+
+
+def _upto_last_action(segments: Sequence[Segment]) -> Sequence[Segment]:
+    """The segments without what came behind the policy's last token: nothing depends on that, however long it is."""
+    if all(segment.owner == "policy" for segment in segments[-1:]):
+        return segments
+    last = max((place for place, segment in enumerate(segments, start=1) if segment.owner == "policy"), default=0)
+    return segments[:last]
 
 
 def _prompt_routes(trace: Trace) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -129,7 +130,7 @@ def plain(one: Serving) -> openai.OpenAI:
 
 def test_calls_that_name_no_attempt_are_sampled_together_and_those_of_one_attempt_in_their_order() -> None:
     def together(agent: Callable[[Serving], openai.OpenAI]) -> int:
-        with served(lambda name, turn: "4") as (one, sampler), ThreadPoolExecutor(8) as pool:
+        with served(lambda name, turn: time.sleep(0.05) or "4") as (one, sampler), ThreadPoolExecutor(8) as pool:
             asked = [[{"role": "user", "content": f"task {n}"}] for n in range(8)]
             found = list(pool.map(lambda messages: ask(agent(one), messages).choices[0].message.content, asked))
         assert found == ["4"] * 8 and sum(sampler.batches) == 8 and len({one.key for one in sampler.asked}) == 8
