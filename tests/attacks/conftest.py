@@ -1,14 +1,3 @@
-import pytest
 from attacked import QUICK  # noqa: F401
 from gate_runs import copy, finished, key  # noqa: F401
-from small_runs import Quiet, small_recipe
-
-from rollbook.orchestration.run import run_recipe
-
-
-@pytest.fixture(scope="session")
-def warm(tmp_path_factory):
-    """A tiny model that has learned the format and some sums: the checkpoint of a small run's cold start."""
-    out = tmp_path_factory.mktemp("warm") / "run"
-    assert run_recipe(small_recipe("stages.rl.steps=1", "stages.rl.optimizer.warmup_steps=0"), out, Quiet()) == 0
-    return out / "checkpoints" / "cold_start"
+from warmed import warm  # noqa: F401

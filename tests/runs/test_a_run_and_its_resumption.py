@@ -111,7 +111,7 @@ def test_a_run_killed_at_any_time_and_resumed_ends_like_an_undisturbed_one(whole
     folder = tmp_path / "run"
     code = ("import sys; from small_runs import *; from rollbook.orchestration.run import run_recipe; from pathlib import Path; "
             "run_recipe(small_recipe(), Path(sys.argv[1]), Quiet())")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))}
     process = subprocess.Popen([sys.executable, "-c", code, str(folder)], env=environment)
     for _ in range(600):
         if (folder / "events").is_dir() and any((folder / "tables").glob("tasks*")):  # the recipe is on record by then

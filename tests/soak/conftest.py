@@ -1,0 +1,1 @@
+from warmed import warm  # noqa: F401
