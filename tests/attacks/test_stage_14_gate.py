@@ -298,6 +298,7 @@ def test_a_rollback_takes_the_permission_back_and_says_what_to_use(copy, key):
         permission.check(copy, None, key=public, now=later, wanted=())
     with pytest.raises(GateRefused, match="no permission stands"):
         permission.report_incident(copy, None, {**told, "action": "rollback"}, now=later, private_key=key)
+    assert rows(copy)[11].result == "pass"          # what is added after the end is no record out of its place
 
 
 def test_an_incident_that_rolls_back_holds_even_where_the_refusal_after_it_is_missing(copy, key):

@@ -26,7 +26,7 @@ INDEX, RECIPE, EXPECTED, LOG = "index.json", "recipe.json", "expected.json", "lo
 EXPECTS: Mapping[str, type] = {"manifest": dict, "complete": bool, "versions": list, "census": dict, "sft_loss_nats": dict,
                                "evaluations": dict}
 MEMBERS, FREE_SHARE = 1_000_000, 0.5    # files of an archive at most, and the share of the free disk that it may fill
-AFTERWARDS = frozenset({"AuditReport", "GateDecision"})     # what people add to a run that is over
+AFTERWARDS = frozenset({"AuditReport", "GateDecision", "Incident"})     # what people add to a run that is over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

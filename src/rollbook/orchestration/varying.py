@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+import yaml
+
 from rollbook.environments import load_definition, open_services
 from rollbook.environments.replaying import play
 from rollbook.evaluation.heldout import tasks_hash
@@ -96,12 +98,17 @@ def _value(path: str, value: Any, held: Any) -> Any:
         return encode(parse_aggregation(str(value)))
     found = value
     if isinstance(value, str) and path != "system_prompt":
-        try:
-            found = json.loads(value)
-        except ValueError:
-            found = value
+        found = _spoken(value)
     as_float = path in FLOATS or (type(held) is float and path.startswith(("reward.", "world.")))
     return float(found) if as_float and type(found) is int else found
+
+
+def _spoken(text: str) -> Any:
+    """What a text of a command line says: JSON, a mapping or list as a recipe's YAML writes it, else itself."""
+    try:
+        return json.loads(text) if text[:1] not in ("{", "[") else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError, RecursionError):
+        return text
 
 
 def _read(document: Mapping[str, Any]) -> EvaluationProtocol:

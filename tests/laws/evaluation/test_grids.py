@@ -137,6 +137,8 @@ def test_another_judge_of_single_turns_is_one_difference_and_its_verifier_is_mea
     assert made.protocol.verifier != single.protocol.verifier and made.protocol.extraction != single.protocol.extraction
     softer = vary(single, {"reward.parts.right.failed": "-1"}, name="small")
     assert [one.name for one in differences(setting(single), setting(softer))] == ["reward.parts.right.failed"]
+    part = vary(single, {"reward.parts.right": "{measure: exact, passed: 1.0, failed: -1.0}"}, name="small")
+    assert part.protocol.reward == softer.protocol.reward
     for changes, words in (({"reward": {"kind": "EnvironmentReward", "format_reward": 0.0, "correct_reward": 1.0}}, "graded by"),
                            ({"reward.parts.right.measure": "judge:strict"}, "judge:strict"),
                            ({"judges": {"strict": {"form": "pairwise", "model": "m"}}}, "not asked"),
