@@ -35,7 +35,7 @@ def main(task, tool, mode):
     argument = (first["content"] or "")[:40]
     told = asked(f"{os.environ['ROLLBOOK_TOOLS']}/{tool}", {"expression": argument})["content"]
     if mode == "anew":
-        messages = [{"role": "user", "content": f"{task}\n{told}"}]
+        messages = [{"role": "user", "content": f"in {os.getcwd()[-4:]}: {task}\n{told}"}]
     else:
         messages += [first, {"role": "user", "content": told}]
     print(chat(messages)["choices"][0]["message"]["content"])

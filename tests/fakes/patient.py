@@ -24,6 +24,13 @@ class Patient(Calculator):
         return replace(found, accuracy=0.5) if isinstance(found, Grade) and not found.accuracy and even else found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instructed(Calculator):
+    """The same calculator, whose environment has a text of its own before every task."""
+
+    system_prompt: str = "Add."
+
+
 @dataclass(slots=True)
 class PatientEpisode(CalculatorEpisode):
     left: int = 3

@@ -31,7 +31,7 @@ def failed(out):
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory):
-    return ran(tmp_path_factory.mktemp("environment") / "run")
+    return ran(tmp_path_factory.mktemp("environment") / "run", "environment.definition=patient:Instructed")
 
 
 def test_its_audit_is_clean_and_its_episodes_play_again(clean):

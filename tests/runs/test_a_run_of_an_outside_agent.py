@@ -37,6 +37,7 @@ def test_its_audit_is_clean_its_episodes_play_again_and_its_updates_come_out_aga
     assert failed(clean) == {}
     rows = {row.stage: row for row in audit_run(clean, sample=4).rows}
     assert "episodes played again" in rows[4].evidence and rows[4].result == "pass"
+    assert "outside agent, whose prompts are its own" in rows[2].evidence
     assert replay_run(clean).same_bits
 
 

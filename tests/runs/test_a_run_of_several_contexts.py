@@ -7,6 +7,7 @@ from safetensors.torch import load as load_tensors
 from small_runs import Quiet
 from test_a_run_in_an_environment import SMALL, failed, ran
 
+from rollbook.audit.detectors import events
 from rollbook.audit.passage import audit_run
 from rollbook.audit.replay import replay_run
 from rollbook.ledger import Ledger
@@ -110,6 +111,8 @@ def test_subagents_are_trained_with_the_advantage_of_the_attempt_that_called_the
         delegating(patch)
         run = made(*DELEGATED)
     assert check_trained(run, Trace.with_subagents) == {"subagent"}
+    assert failed(run).keys() == {7} and "was told" in failed(run)[7]       # its calls stand in no tokens, which is found
+    monkeypatch.setattr(events, "misread", lambda trace, tokenizer: "")
     assert failed(run) == {} and replay_run(run).same_bits
 
 

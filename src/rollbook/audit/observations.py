@@ -7,6 +7,7 @@ from typing import Any
 
 from rollbook.models.tokenizer import ChatTokenizer
 from rollbook.records import Misfit, ToolCall, ToolSchema, Trace, Turn
+from rollbook.records.rollout import turns_of
 from rollbook.rollouts.dialects import Made, Malformed, Spoken, dialect
 
 CUT = ("length", "context_full", "cancelled", "failed")         # a turn that did not end is nowhere read for calls
@@ -43,17 +44,25 @@ def unseen(trace: Trace, tokenizer: ChatTokenizer) -> str:
 def misread(trace: Trace, tokenizer: ChatTokenizer) -> str:
     """How the actions on record differ from what the policy's tokens say; empty when they do not.
 
-    Limits: an attempt of several contexts, of hidden tokens or by an outside agent is not compared, nor a fenced turn with a call
-    that could not be made, whose tool is not on record; that a call fits its tool's schema is not tried again.
+    Every turn is read in the context that it was sampled in; what a turn leaves of a context is its last turn alone, a summary or
+    one that its environment did not survive. Limits: an attempt of hidden tokens or by an outside agent is not compared, nor a
+    fenced turn with a call that could not be made, whose tool is not on record; that a call fits its tool's schema is not tried
+    again.
     """
     episode = trace.episode
-    if episode is None or episode.agent or trace.parts or any(segment.hidden for segment in trace.segments):
+    if episode is None or episode.agent or any(segment.hidden for segment in trace.segments):
         return ""
-    ids = [token for segment in trace.policy_segments for token in segment.token_ids]
-    said, told = dialect(episode.dialect), 0
+    own = [0, *(number for number, part in enumerate(trace.parts, start=1) if part.kind != "subagent")]
+    ids = {number: [token for segment in trace.segments_of(number) if segment.owner == "policy" for token in segment.token_ids]
+           for number in own}
+    told = dict.fromkeys(own, 0)
+    said = dialect(episode.dialect)
     for number, turn in enumerate(episode.turns, start=1):
-        text = tokenizer.decode(ids[told:told + turn.tokens])
-        told += turn.tokens
+        if turn.part not in ids:
+            return f"turn {number} is said to stand in context {turn.part}, which is none of the attempt's own"
+        at = told[turn.part]
+        text = tokenizer.decode(ids[turn.part][at:at + turn.tokens])
+        told[turn.part] += turn.tokens
         if number == len(episode.turns) and trace.stop_reason in CUT and turn.action.text == text and not turn.action.calls:
             continue
         if episode.dialect == "fenced" and turn.misfits:
@@ -62,7 +71,14 @@ def misread(trace: Trace, tokenizer: ChatTokenizer) -> str:
         problem = _otherwise(turn, said.parse(text, tools))
         if problem:
             return f"turn {number} says {text[-60:]!r}, and {problem}"
-    return "" if told <= len(ids) else f"{told} tokens are counted in its turns, the policy sampled {len(ids)}"
+    for number in own:
+        left, last = len(ids[number]) - told[number], [*turns_of(trace.segments_of(number))][-1:]
+        unread = sum(segment.count for turn in last for segment in turn)
+        ended = number == 0 or trace.parts[number - 1].kind == "compacted"
+        if left and not (ended and left == unread):
+            return (f"{told[number]} tokens are counted in the turns of context {number}, the policy sampled {len(ids[number])} "
+                    "there")
+    return ""
 
 
 def _named(call: ToolCall) -> ToolSchema:

@@ -342,9 +342,8 @@ class Trace:
 
     @property
     def spent(self) -> int:
-        """Tokens that the policy sampled against the attempt's budget: in all its contexts, without its subagents'."""
-        return self.action_count + sum(segment.count for part in self.parts if part.kind != "subagent"
-                                       for segment in part.segments if segment.owner == "policy")
+        """Tokens that the policy sampled against the attempt's budget: in all its contexts, its subagents' too."""
+        return self.sampled_count
 
     def misfit_tokens(self) -> tuple[int, ...]:
         """Places, among the trajectory's trained action tokens, of those that stand in calls that could not be made."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rollbook.records import (
@@ -18,6 +18,7 @@ from rollbook.records import (
     Verdict,
     digest,
 )
+from rollbook.records import Part as Context
 from rollbook.report.facts import Facts
 from rollbook.report.heldout import PROBE
 from rollbook.report.text import clip, number, percent
@@ -166,14 +167,14 @@ def _card(kind: str, task: str, contract: Task | None, sides: Sequence[tuple[Eva
 
 def _side(stage: str, attempt: Attempt, texts: TokenTexts, *, skip: int) -> Side:
     trace, verdict, _ = attempt
-    parts = [_part(segment.owner, segment.token_ids, segment.logps or None, texts) for segment in trace.segments[skip:]]
+    parts = [part for place in (*range(1, len(trace.parts) + 1), 0) for part in _context(trace, place, texts, skip=skip)]
     if texts.tokenizer is None:
         parts = [Part(owner="policy", tokens=(), more=0, text=trace.text)]
     counts: dict[str, int] = {}
-    for segment in trace.segments:
+    for segment in (one for place in range(len(trace.parts) + 1) for one in trace.segments_of(place)):
         counts[segment.owner] = counts.get(segment.owner, 0) + segment.count
-    logps = [logp for segment in trace.policy_segments for logp in segment.logps or ()]
-    versions = sorted({s.version for s in trace.policy_segments if s.version is not None})
+    logps = [logp for segment in trace.sampled_segments for logp in segment.logps or ()]
+    versions = sorted({s.version for s in trace.sampled_segments if s.version is not None})
     mean = f", mean log-prob {number(sum(logps) / len(logps), 3)} nats a policy token" if logps else ""
     facts = (f"stopped by {trace.stop_reason}; tokens: {owners(counts)}; policy version "
              f"{', '.join(map(str, versions)) or 'none'}{mean}")
@@ -182,6 +183,26 @@ def _side(stage: str, attempt: Attempt, texts: TokenTexts, *, skip: int) -> Side
     return Side(stage=stage, mark=mark, verdict=said, parts=tuple(parts), facts=facts,
                 components=tuple((part.name, number(part.value), clip(part.detail, NOTE_CHARS)) for part in ran),
                 absent=tuple((part.name, clip(part.reason, NOTE_CHARS)) for part in missing))
+
+
+def _context(trace: Trace, place: int, texts: TokenTexts, *, skip: int) -> Iterator[Part]:
+    """The segments of one context, under its title where there are several; the prompt that is shown once is not repeated."""
+    segments = trace.segments_of(place)
+    if trace.parts:
+        yield Part(owner="context", tokens=(), more=0, text=context_title(trace.parts, place))
+    known = skip and segments and segments[0].token_ids == trace.prompt_ids
+    for segment in segments[1 if known else 0:]:
+        yield _part(segment.owner, segment.token_ids, segment.logps or None, texts)
+
+
+def context_title(parts: Sequence[Context], place: int) -> str:
+    """What a context of an attempt is; 0 is the one that it ended in, n its part n - 1.
+
+    Example: context_title(parts, 1) == "context 1 of 2, compacted"
+    """
+    kind = "" if not place else parts[place - 1].kind
+    told = {"": "the one it ended in", "compacted": "compacted", "context": "left for another", "subagent": "a subagent's"}[kind]
+    return f"context {place or len(parts) + 1} of {len(parts) + 1}, {told}"
 
 
 def _verdict(verdict: Verdict | None) -> tuple[str, str]:

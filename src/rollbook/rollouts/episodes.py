@@ -24,6 +24,7 @@ from rollbook.records import (
     Request,
     Segment,
     Task,
+    ToolCall,
     ToolSchema,
     Trace,
     Turn,
@@ -83,7 +84,9 @@ class Playing:
     calls: int = 0
     began: float = field(default_factory=time.monotonic)
     latency: float = 0.0
+    delegated: int = 0
     failed: Completion | None = None
+    broken: StopReason | None = None        # a subagent could not speak: neither can the one that called it
     ending: bool = False            # it is over and gives back what it holds: too late to cancel it
 
     async def play(self) -> Trace:
@@ -147,6 +150,9 @@ class Playing:
             self._note(read, Observation(), completion)
             return "call_limit"
         others = await self._delegated(read)
+        if self.broken is not None:
+            self._note(read, Observation(replies=tuple(others.values())), completion, delegated=tuple(others))
+            return self.broken
         seen = await answer(environment, read, h.budget, others)
         self._note(read, seen, completion, acted=passed_on(read, others) is not None, delegated=tuple(others))
         if seen.ended is not None:
@@ -160,7 +166,7 @@ class Playing:
         last = completion.token_ids[-1]
         follow = h.renderer.follow(seen.replies, last=last)
         grown = self.contexts.now.length + sum(len(one.token_ids) for one in follow)
-        if compaction is None or grown + 1 <= compaction.at_tokens or not self.contexts.now.spoke:
+        if compaction is None or grown + 1 <= compaction.at_tokens:
             self.contexts.append(follow)
             return None
         if compaction.kind == "discard":
@@ -175,9 +181,9 @@ class Playing:
             return "context_full"
         summary = await self.contexts.sample(room)
         self.latency += summary.latency_s
-        if summary.fault is not None:
+        if summary.stop_reason in ("failed", "cancelled"):
             self.failed = summary
-            return "failed"
+            return summary.stop_reason
         self.contexts.now.kind = "compacted"
         said = h.dialect.parse(h.tokenizer.decode(summary.token_ids), ()).text
         told = Reply(owner="environment", content=SUMMARY.format(said))
@@ -209,32 +215,47 @@ class Playing:
 
     async def _delegated(self, read: Read) -> dict[str, Reply]:
         """Replies of subagents to the turn's calls of `delegate`, which run side by side."""
-        calls = [call for call in read.action.calls if call.name == DELEGATE.name and self.harness.rules.subagents]
-        left = self.harness.rules.subagents - len(self.subagents)
-        replies = {call.id: Reply(owner="subagent", call=call.id, content="error: no more assistants", error="call_limit")
-                   for call in calls[left:]}
-        if calls[:left]:
-            self.meeting.become(len(calls[:left]))              # they sample together, while this attempt samples nothing
+        rules = self.harness.rules
+        calls = [call for call in read.action.calls if call.name == DELEGATE.name and rules.subagents]
+        left = rules.subagents - len(self.subagents)
+        replies = {call.id: _undelegated(call, "no more assistants") for call in calls[left:]}
+        calls = calls[:left]
+        own = min(rules.subagent_tokens, (self.harness.budget.max_tokens - self.contexts.spent) // max(len(calls), 1))
+        opened = [] if own < 1 else [(call, at) for call in calls if (at := self._alone(call, own)) is not None]
+        able = {call.id for call, _ in opened}
+        why = "no tokens are left" if own < 1 else "the text does not fit"
+        replies |= {call.id: _undelegated(call, why) for call in calls if call.id not in able}
+        if opened:
+            self.meeting.become(len(opened))                    # they sample together, while this attempt samples nothing
             try:
-                found = await asyncio.gather(*(self._subagent(call.arguments["task"], len(self.subagents) + place)
-                                               for place, call in enumerate(calls[:left])))
+                done = await asyncio.gather(*(at.sample(min(own, self.harness.context - at.now.length)) for _, at in opened))
             finally:
-                self.meeting.become(1, instead_of=len(calls[:left]))
-            for call, (content, part) in zip(calls, found, strict=False):
-                self.subagents.append(part)
-                replies[call.id] = Reply(owner="subagent", content=content, call=call.id)
+                self.meeting.become(1, instead_of=len(opened))
+            for (call, at), completion in zip(opened, done, strict=True):
+                replies[call.id] = self._reported(call, at, completion)
         return replies
 
-    async def _subagent(self, asked: str, number: int) -> tuple[str, Part]:
-        """One answer to one text, by the same policy in a context of its own."""
-        own = Contexts(self.engine, self.meeting, replace(self.request, key=f"{self.request.key}/subagent/{number}"))
-        alone = replace(self.task, prompt=(Message(role="user", content=asked, origin="policy"),))
-        own.open(self.harness.renderer.opening(alone, ()))
-        own.now.kind = "subagent"
-        done = await own.sample(max(1, min(self.harness.rules.subagent_tokens, self.harness.context - own.now.length)))
+    def _alone(self, call: ToolCall, tokens: int) -> Contexts | None:
+        """A context that holds nothing but what a subagent is asked; None where it leaves no room for an answer."""
+        own = Contexts(self.engine, self.meeting, self.request)
+        asked = Message(role="user", content=call.arguments["task"], origin="policy")
+        segments = self.harness.renderer.opening(replace(self.task, prompt=(asked,)), ())
+        if sum(len(segment.token_ids) for segment in segments) >= self.harness.context:
+            return None
+        own.opened = replace(self.request, key=f"{self.request.key}/subagent/{self.delegated}", max_tokens=tokens)
+        self.delegated += 1
+        own.open(segments).kind = "subagent"
+        return own
+
+    def _reported(self, call: ToolCall, own: Contexts, done: Completion) -> Reply:
+        """What a subagent said, as an observation; its tokens are the attempt's, and a fault of the engine is too."""
         own.close()
+        self.contexts.spent += own.spent
+        self.subagents.append(own.now.part(self.contexts.now.number))
+        if done.stop_reason in ("failed", "cancelled"):
+            self.failed, self.broken = done, done.stop_reason
         text = self.harness.dialect.parse(self.harness.tokenizer.decode(done.token_ids), ()).text
-        return text, own.now.part(self.contexts.now.number)
+        return Reply(owner="subagent", content=text, call=call.id)
 
     def _room(self) -> tuple[int, StopReason | None]:
         """Tokens that the next turn may have, or why there is none."""
@@ -271,6 +292,11 @@ class Playing:
         return Trace(attempt=AttemptId(self.request.key), task=self.task.id, group=self.group, envelope=h.envelope,
                      segments=segments, stop_reason=stop, text=self.text, episode=episode, parts=tuple(parts),
                      sampled=tuple(held[-1].sampled) if held else (), observed=notes)
+
+
+def _undelegated(call: ToolCall, why: str) -> Reply:
+    """The answer to a call of a subagent that there is none for."""
+    return Reply(owner="subagent", call=call.id, content=f"error: {why}", error="call_limit")
 
 
 def _history(segment: Segment) -> Segment:

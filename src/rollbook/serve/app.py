@@ -124,7 +124,7 @@ class App:
                 raise Refused("the request is too large", status=413, got=f"more than {LARGEST} bytes")
         try:
             found = json.loads(data, parse_constant=_no_number)
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:       # broken Unicode is a ValueError too: no record could hold it
             raise Refused("the request is no JSON", got=str(error)[:80]) from error
         return found

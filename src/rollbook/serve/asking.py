@@ -175,7 +175,7 @@ def _call(call: Any, place: int) -> ToolCall:
     try:
         function = call["function"]
         arguments = json.loads(function["arguments"] or "{}", parse_constant=_no_number)
-        json.dumps(arguments, ensure_ascii=False).encode()
+        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
         if not isinstance(arguments, dict):
             raise ValueError("its arguments are no object")
         if not isinstance(function["name"], str):

@@ -11,7 +11,7 @@ from rollbook.records import RollbookError
 from rollbook.report.text import clip, number
 from rollbook.view.held import HeldRun
 from rollbook.view.rows import FACETS, PAGE, SORTS, Filters
-from rollbook.view.tokens import hidden, trained, turns
+from rollbook.view.tokens import contexts, hidden, trained
 
 SNIPPET = 200       # characters of a response in a list
 AROUND = 60         # characters before a match
@@ -94,7 +94,8 @@ def trajectory_context(run: HeldRun, identity: str) -> dict[str, Any]:
     group = rows.where("group", str(row["group"]))
     names = [one["id"] for one in group]
     at = names.index(identity) if identity in names else 0
-    return {"row": row, "turns": turns(row, run.texts, learned), "learned": [(one, _numbers(one.values)) for one in learned],
+    return {"row": row, "contexts": contexts(row, run.texts, learned),
+            "learned": [(one, _numbers(one.values)) for one in learned],
             "token_note": HIDDEN if hidden(row) else run.texts.absent,
             "task": run.task(str(row["task"])), "vector": vector(row), "group": group, "at": at,
             "before": names[at - 1] if at else None, "after": names[at + 1] if at + 1 < len(names) else None}

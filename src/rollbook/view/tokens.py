@@ -5,6 +5,7 @@ Legend: T action tokens of a batch.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from rollbook.records import AttemptId, Episode, NotExposed, Part, Segment, TaskId, Trace, decode
 from rollbook.report.text import clip, number, percent
 from rollbook.report.tokens import TokenTexts
+from rollbook.report.transcripts import context_title
 from rollbook.view.held import HeldRun, Steps
 
 SHOWN = 4000        # tokens of one trajectory drawn; the rest is counted
@@ -86,11 +89,55 @@ def _tensors(blob: bytes) -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in load(blob).items()}
 
 
-def turns(row: Mapping[str, Any], texts: TokenTexts, learned: Sequence[Trained]) -> tuple[Turn, ...]:
-    """A trajectory's segments as turns, its own tokens with the numbers of the first update that read them."""
+def contexts(row: Mapping[str, Any], texts: TokenTexts, learned: Sequence[Trained]) -> tuple[tuple[str, tuple[Turn, ...]], ...]:
+    """Every context of a trajectory with its title, empty where there is but one, in the order they were opened, the one it ended
+    in last."""
+    trace = _trace(row)
+    if trace is None:
+        return (("", turns(row, texts, learned)),)
+    start, places = 0, {}
+    count = len(next(iter(learned[0].values.values()), ())) if learned else -1
+    taught = trace.with_subagents() if trace.with_subagents().learnt_count == count else trace
+    for place in taught.learnt_parts if taught.learnt_count == count else ():
+        places[place] = start
+        start += sum(segment.count for segment in trace.segments_of(place) if segment.owner == "policy")
+    return tuple((context_title(trace.parts, place), turns(_row_of(trace.segments_of(place), row), texts, learned,
+                                                            places.get(place)))
+                 for place in (*range(1, len(trace.parts) + 1), 0))
+
+
+def _trace(row: Mapping[str, Any]) -> Trace | None:
+    """The trajectory of a row that has several contexts; None where there is one, or its tokens are only counted."""
+    if not row.get("episode") or hidden(row):
+        return None
+    held = json.loads(row["episode"])
+    parts, ids, logps = decode(tuple[Part, ...], held["parts"], "parts"), list(row["token_ids"] or ()), list(row["logps"] or ())
+    if not parts:
+        return None
+    segments, at = [], 0
+    for span in row["spans"] or ():
+        end, own = at + int(span["length"]), span["owner"] == "policy"
+        known = None if not own else NotExposed() if None in logps[at:end] else tuple(logps[at:end])
+        segments.append(Segment(owner=span["owner"], token_ids=tuple(ids[at:end]), logps=known, version=span["version"]))
+        at = end
+    return Trace(attempt=AttemptId(str(row["attempt"])), task=TaskId(str(row["task"])), group=str(row["group"]), envelope=None,
+                 segments=tuple(segments), stop_reason=row["stop_reason"], text=str(row["text"]), parts=parts,
+                 episode=decode(Episode | None, held["episode"], "episode"))
+
+
+def _row_of(segments: Sequence[Segment], row: Mapping[str, Any]) -> dict[str, Any]:
+    """A context as the row of a trajectory that had no other."""
+    return {"text": row["text"], "token_ids": [token for one in segments for token in one.token_ids],
+            "logps": [value for one in segments for value in (one.logps or (None,) * len(one.token_ids))],
+            "spans": [{"owner": one.owner, "length": len(one.token_ids), "version": one.version} for one in segments]}
+
+
+def turns(row: Mapping[str, Any], texts: TokenTexts, learned: Sequence[Trained], start: int | None = 0) -> tuple[Turn, ...]:
+    """A trajectory's segments as turns, its own tokens with the numbers of the first update that read them: those from `start`
+    on, none where it is None."""
     ids, logps = list(row["token_ids"] or ()), list(row["logps"] or ())
-    values = learned[0].values if learned else {}
-    made, at, action, left = [], 0, 0, SHOWN
+    values = learned[0].values if learned and start is not None else {}
+    made, at, action, left = [], 0, start or 0, SHOWN
     for span in row["spans"] or ():
         length, owner = int(span["length"]), str(span["owner"])
         kept = ids[at:at + min(length, left)]

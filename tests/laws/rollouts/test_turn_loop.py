@@ -10,7 +10,7 @@ import pytest
 from scripted import OPEN, SAMPLING, STOP, TOKENIZER, ScriptedSampler, do, rollouts, task
 
 from rollbook.environments import open_services
-from rollbook.records import EpisodeBudget, ModelError, Trace
+from rollbook.records import Completion, EpisodeBudget, Fault, ModelError, Request, Trace
 from rollbook.rollouts.rules import Compaction, EpisodeRules
 
 
@@ -243,6 +243,48 @@ def test_subagents_answer_side_by_side_in_contexts_of_their_own_and_what_they_sa
 def test_more_subagents_than_allowed_are_refused_as_data() -> None:
     trace = play(ask("x", "y"), "4", "4", rules=EpisodeRules(dialect="hermes", announces=False, subagents=1))
     assert errors(trace) == [None, "call_limit"]
+
+
+def test_the_tokens_of_subagents_count_against_the_budget_of_the_attempt_that_called_them() -> None:
+    def script(name: str, turn: int) -> str:
+        return "s" * 50 if "subagent" in name else [ask("x", "y"), ask("z"), "4"][turn]
+    rules = EpisodeRules(dialect="hermes", announces=False, subagents=9, subagent_tokens=40)
+    first, second = (len(TOKENIZER.encode(ask(*asked))) + 1 for asked in (("x", "y"), ("z",)))
+    budget = EpisodeBudget(max_tokens=first + 2 * 30 + second, max_turns=8)
+    trace = many(script, rules=rules, budget=EpisodeBudget(max_tokens=first + 61, max_turns=8))[0]
+    assert [part.segments[-1].count for part in trace.parts] == [30, 30] and trace.stop_reason == "length"
+    assert trace.spent == trace.sampled_count == first + 61
+    trace = many(script, rules=rules, budget=budget)[0]
+    assert trace.spent <= budget.max_tokens and trace.stop_reason == "length"
+    assert trace.episode is not None and errors(trace)[:2] == [None, None]
+
+
+def test_a_subagent_that_is_asked_more_than_fits_or_that_the_engine_fails_is_no_crash_of_the_call() -> None:
+    trace = play(ask("x" * 400), "4", rules=EpisodeRules(dialect="hermes", announces=False, subagents=2), context=900)
+    assert len(trace.parts) == 1
+    rules = EpisodeRules(dialect="hermes", announces=False, subagents=2)
+    crowded = many(lambda name, turn: [ask("x" * 100), "4"][turn], rules=rules,
+                   budget=EpisodeBudget(max_tokens=len(TOKENIZER.encode(ask("x" * 100))) + 1, max_turns=4))[0]
+    assert not crowded.parts and errors(crowded) == ["call_limit"] and crowded.stop_reason == "length"
+
+    class Failing(ScriptedSampler):
+        def _one(self, request: Request) -> Completion:
+            done = super()._one(request)
+            return replace(done, token_ids=(), logps=(), versions=(), sampled=None, stop_reason="failed", fault=Fault(
+                code="kv_budget", detail="gone")) if "subagent" in request.key else done
+    trace = many(Failing(lambda name, turn: [ask("x"), "4"][turn]), rules=EpisodeRules(dialect="hermes", subagents=2))[0]
+    assert trace.stop_reason == "failed"
+
+
+def test_split_reasoning_is_compacted_too() -> None:
+    def script(name: str, turn: int) -> str:
+        return "a sum" if turn % 3 == 2 else f"<think>hm</think>{do('a')}" if turn < 9 else "4"
+    rules = EpisodeRules(dialect="hermes", announces=False, reasoning="split",
+                         compaction=Compaction(kind="summary", at_tokens=200, instruction="sum up"))
+    sampler = ScriptedSampler(script)
+    trace = many(sampler, rules=rules, budget=EpisodeBudget(max_tokens=10_000, max_turns=12))[0]
+    assert "compacted" in {part.kind for part in trace.parts} and max(len(one.prompt_ids) for one in sampler.asked) < 400
+    assert trace.learnt_count == trace.sampled_count and trace.stop_reason == "end_of_turn"
 
 
 def test_all_episodes_sample_together_in_an_order_that_no_tool_decides() -> None:

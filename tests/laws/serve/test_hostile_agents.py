@@ -121,7 +121,7 @@ def test_no_attempt_but_those_of_the_call_is_answered(services: Services) -> Non
     assert worked(work, services)[0].sampled_count == 7
 
 
-@pytest.mark.parametrize("value", ["NaN", "-Infinity", '"\\ud800"', "[" * 5000 + "]" * 5000])
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", '"\\ud800"', "[" * 5000 + "]" * 5000])
 def test_what_no_record_could_hold_is_refused_before_it_reaches_one(services: Services, value: str) -> None:
     def work(given: Assignment) -> str:
         said(given, "x")

@@ -33,7 +33,7 @@ class EventsDetector(Detector):
         super().__init__()
         self.sample = Sample(whole=2048, every=16)
         self.rows = self.unhashed = self.reencoded = self.several = 0
-        self.batches = self.gone = self.hidden = self.contexts = 0
+        self.batches = self.gone = self.hidden = self.contexts = self.reworded = 0
         self.prompts: dict[str, tuple[int, ...]] = {}
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
@@ -101,6 +101,8 @@ class EventsDetector(Detector):
             self.note(f"the host did not show the log-probs of {self.hidden} trajectories: they could not be hashed again")
         if self.several:
             self.note(f"{self.several} trajectories of several contexts, or turns of a host: their text was not compared")
+        if self.reworded:
+            self.note(f"{self.reworded} attempts of an outside agent in which the task's own words begin no conversation")
         if self.contexts:
             self.note(f"{self.contexts} trajectories of several contexts, each held against the one it came from")
 
@@ -147,7 +149,7 @@ class EventsDetector(Detector):
         if tokenizer is None:
             return
         turns = tuple(trace.turns)
-        if len(turns) > 1 and (trace.parts or trace.episode is None or trace.episode.agent):
+        if len(turns) > 1 and (trace.episode is None or (trace.parts and not trace.episode.agent)):
             self.several += 1
         elif turns:
             told = trace.episode.turns[-1:] if trace.episode is not None and not trace.episode.agent else ()
@@ -162,6 +164,9 @@ class EventsDetector(Detector):
             self.reencoded += tokenizer.encode(trace.text) != (ids[:-1] if ids[-1:] and ids[-1] in tokenizer.stop_ids else ids)
         task = run.tasks.get(trace.task)
         if task is None or trace.segments[0].owner == "policy":
+            return
+        if trace.episode is not None and trace.episode.agent:       # where it shows the task, and how, is its own affair
+            self.reworded += not any(contained(task.prompt, tokenizer.decode(one.prompt_ids)) for one in trace.contexts())
             return
         if trace.task not in self.prompts:
             self.prompts = {trace.task: tokenizer.prompt(task.prompt)}      # attempts at a task stand together

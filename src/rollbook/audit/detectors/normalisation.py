@@ -38,6 +38,7 @@ class NormalisationDetector(Detector):
         self.rendered = self.harmless = 0
         self.kinds: Counter[str] = Counter()
         self.foreign: set[str] = set()
+        self.outside = 0
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
         match record:
@@ -61,6 +62,9 @@ class NormalisationDetector(Detector):
             if run.recipe is not None:
                 self.fail(row.id, f"the contract of {row.trace.task} is not on record", "record every task before it is tried")
             return
+        if row.trace.episode is not None and row.trace.episode.agent:       # it words its conversations as it likes
+            self.outside += 1
+            return
         segments = row.trace.segments
         found = hash(segments[0].token_ids)
         known = self.prompts.get(row.trace.task)
@@ -77,6 +81,8 @@ class NormalisationDetector(Detector):
                       "show what the task's contract names, nothing else")
 
     def finish(self, run: RunIndex) -> None:
+        if self.outside:
+            self.note(f"{self.outside} attempts of an outside agent, whose prompts are its own and were not rendered again")
         for identity, task in run.tasks.items():
             if identity in self.foreign and identity not in run.sides:
                 continue
@@ -198,6 +204,10 @@ class NormalisationDetector(Detector):
             self.fail(other[1], f"recipe text differs: {len(self.recipe_texts)} texts stand in prompts as the recipe's, such as "
                       f"{_joined(one[0])[-60:]!r} and {_joined(other[0])[-60:]!r}", FORMATTER)
         if run.recipe is None:
+            return
+        if run.recipe.settings.environment is not None:
+            for text in filter(None, self.recipe_texts):
+                self.note(f"the environment's own text stands before every task: {_joined(text)[:60]!r}")
             return
         own = run.recipe.settings.tasks.system_prompt
         for text, task in self.recipe_texts.items():
