@@ -93,7 +93,7 @@ def test_labels_the_wrong_way_round(made):
 @pytest.mark.fault(stage=9, injection="S: labels come without the noise that the recipe gives its labeller")
 def test_labels_without_their_noise(made):
     run = made((comparisons, "noise", lambda oracle, trace: 0.0), labels=LABELLED)
-    assert_caught(run, 9, record="Ranking", evidence="rule and noise give")
+    assert_caught(run, 9, record="Ranking", evidence="rule, noise and grades give")
 
 
 @pytest.mark.fault(stage=9, injection="S: the middling answers to every prompt are left out of its ranking")

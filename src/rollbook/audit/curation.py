@@ -203,9 +203,11 @@ def mislabelled(oracle: Oracle, one: Candidate, answer: Answer, budget: int) -> 
     drawn = np.random.default_rng([oracle.seed, int(digest(one.trace.encode())[:15], 16)]).gumbel() if oracle.noise else 0.0
     if one.truth is None or abs(one.truth - truth) > CLOSE:
         return f"the answer {one.trace} has truth {one.truth}, the recipe's rule gives {truth:.6g}"
-    if abs(one.score - truth - oracle.noise * float(drawn)) > CLOSE:
-        return (f"the answer {one.trace} is scored {one.score:.6g}, rule and noise give "
-                f"{truth + oracle.noise * float(drawn):.6g}")
+    score = truth + oracle.noise * float(drawn)
+    if oracle.grades is not None:
+        score = oracle.grades * round(score / oracle.grades)
+    if abs(one.score - score) > CLOSE:
+        return f"the answer {one.trace} is scored {one.score:.6g}, rule, noise and grades give {score:.6g}"
     return ""
 
 

@@ -75,7 +75,7 @@ BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     r.Revise: dict.fromkeys(("prompts", "rounds", "max_tokens"), COUNT),
     r.Lessons: {"prompts": COUNT},
     r.Conversations: {"max_tokens": COUNT, "apart": PROBABILITY},
-    r.Oracle: {"noise": NATURAL, "seed": NATURAL},
+    r.Oracle: {"noise": NATURAL, "seed": NATURAL, "grades": POSITIVE},
     r.RewardModel: dict.fromkeys(("steps", "batch", "max_batch_tokens"), COUNT),
     r.Preference: dict.fromkeys(("steps", "batch", "max_batch_tokens"), COUNT),
     r.Distill: dict.fromkeys(("steps", "prompts", "per_task", "max_batch_tokens", "checkpoint_every"), COUNT),

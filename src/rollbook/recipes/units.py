@@ -11,8 +11,9 @@ _PURE, _SHARE = ("number",), ("number", "fraction")
 
 UNITS: Mapping[str, tuple[str, ...]] = {  # the last part of a setting's path -> the units of claims that it may cite
     **dict.fromkeys(("seed", "threads", "verify_workers", "weight_decay", "max_grad_norm", "learning_rate", "beta1", "beta2",
-                     "eps", "temperature", "momentum", "noise", "alpha", "beta", "nll_coefficient", "decay", "ema", "factor",
-                     "clip", "format_reward", "correct_reward", "length_penalty", "language_reward", "misfit_penalty"), _PURE),
+                     "eps", "temperature", "momentum", "noise", "grades", "alpha", "beta", "nll_coefficient", "decay", "ema",
+                     "factor", "clip", "format_reward", "correct_reward", "length_penalty", "language_reward",
+                     "misfit_penalty"), _PURE),
     **dict.fromkeys(("weight", "top_p", "min_p", "general_share", "traces", "fim", "apart", "keep", "first", "last"), _SHARE),
     **dict.fromkeys(("context", "window", "max_tokens", "length_max", "length_cache", "max_batch_tokens", "turn_tokens",
                      "compact_at", "summary_tokens", "subagent_tokens", "period", "span"), ("tokens",)),

@@ -139,11 +139,14 @@ class Oracle:
 
     `rule` weighs `accuracy`, `format` (1 where the format is kept) and `tokens` (the answer's share of its budget). `noise` is
     the scale of the Gumbel noise added to every score, so that P(a is ranked above b) = sigmoid((a - b) / noise); 0 is no noise.
+    With `grades` the noisy score is rounded to a multiple of it: a labeller who grades, and to whom answers can be equal. Equal
+    answers are no pair; without grades, noise alone ranks them.
     """
 
     rule: Mapping[str, float]
     noise: float
     seed: int
+    grades: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import torch
 
 from rollbook.models.load import load_policy
 from rollbook.models.scalar import on_body, read_scalar, save_scalar
-from rollbook.orchestration.stages.comparisons import noise
+from rollbook.orchestration.stages.comparisons import graded, noise
 from rollbook.orchestration.stages.elements import order
 from rollbook.records import Candidate, LedgerError, Ranking, RecipeError
 from rollbook.records import recipe as r
@@ -172,3 +172,12 @@ def test_the_oracles_noise_is_the_answers_own_and_logistic_in_differences():
     ahead = sum(1.0 + noise(oracle, f"Trace:{n}") > noise(oracle, f"Trace:{n}b") for n in range(2000)) / 2000
     assert ahead == pytest.approx(1 / (1 + math.exp(-2.0)), abs=0.03)
     assert noise(dataclasses.replace(oracle, noise=0.0), "Trace:1") == 0.0
+
+
+def test_an_oracle_with_grades_leaves_equal_answers_equal_but_for_what_its_noise_moves_by_a_grade():
+    oracle = r.Oracle(rule={"accuracy": 1.0}, noise=0.2, seed=7, grades=1.0)
+    scores = [graded(oracle, noise(oracle, f"Trace:{n}")) for n in range(2000)]
+    assert set(scores) <= {-1.0, 0.0, 1.0, 2.0}
+    moved = 1 - math.exp(-math.exp(-0.5 / 0.2))                     # P(Gumbel noise above half a grade)
+    assert sum(score > 0 for score in scores) / 2000 == pytest.approx(moved, abs=0.02)
+    assert graded(dataclasses.replace(oracle, grades=None), 0.3) == 0.3

@@ -83,7 +83,7 @@ def labelled(session: Session, oracle: Oracle, pairs: Sequence[tuple[Trace, Verd
         truth = truth_of(oracle.rule, measured)
         if truth is not None:
             found.append(Candidate(trace=trace.id, token_ids=tuple(t for s in trace.policy_segments for t in s.token_ids),
-                                   score=truth + noise(oracle, trace.id), truth=truth,
+                                   score=graded(oracle, truth + noise(oracle, trace.id)), truth=truth,
                                    correct=_correct(verdict)))
     return found
 
@@ -94,6 +94,11 @@ def truth_of(rule: Mapping[str, float], measured: Mapping[str, float | None]) ->
     if any(value is None for _, value in parts):
         return None
     return math.fsum(weight * value for weight, value in parts if value is not None)
+
+
+def graded(oracle: Oracle, score: float) -> float:
+    """The score on the labeller's scale."""
+    return score if oracle.grades is None else round(score / oracle.grades) * oracle.grades
 
 
 def noise(oracle: Oracle, trace: str) -> float:
