@@ -119,9 +119,9 @@ def named(one: Path, other: Path) -> tuple[int, tuple[str, ...]]:
 
 
 def apart(one: Planted, other: Planted) -> bool:
-    """Neither is a part of the other: a whole reward brings its numbers with it."""
-    return one.base == other.base and not {f"{one.name}.", f"{other.name}."} & {one.name[:len(other.name) + 1],
-                                                                                 other.name[:len(one.name) + 1]}
+    """Two things: not both of the policy, and neither a part of the other, as a number is of a whole reward."""
+    names = one.name.replace("recipe", "policy"), other.name.replace("recipe", "policy")
+    return one.base == other.base and not any(a == b or a.startswith(f"{b}.") for a, b in (names, names[::-1]))
 
 
 def measure(folder: Path) -> int:
