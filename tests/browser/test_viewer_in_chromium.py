@@ -152,6 +152,13 @@ def test_a_reader_gets_by_with_the_keyboard_alone(page, served):
     assert page.evaluate("document.documentElement.dataset.theme") in ("light", "dark") and not page.faults
 
 
+def test_a_grids_effects_are_whole_on_a_narrow_screen(page, served):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(served.base + "/grid?id=out")
+    right = page.evaluate("Math.max(...[...document.querySelectorAll('.stacked td')].map(one => one.getBoundingClientRect().right))")
+    assert 0 < right <= 390 and page.locator(".stacked td[data-of=claim]").count()
+
+
 def test_a_run_that_grows_is_drawn_again_without_a_reload(chromium, tmp_path):
     writer = begin(tmp_path / "growing")
     server = Server(tmp_path / "growing")
