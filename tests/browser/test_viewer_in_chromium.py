@@ -155,7 +155,8 @@ def test_a_reader_gets_by_with_the_keyboard_alone(page, served):
 def test_a_grids_effects_are_whole_on_a_narrow_screen(page, served):
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(served.base + "/grid?id=out")
-    right = page.evaluate("Math.max(...[...document.querySelectorAll('.stacked td')].map(one => one.getBoundingClientRect().right))")
+    ends = "[...document.querySelectorAll('.stacked td')].map(one => one.getBoundingClientRect().right)"
+    right = page.evaluate(f"Math.max(...{ends})")
     assert 0 < right <= 390 and page.locator(".stacked td[data-of=claim]").count()
 
 
