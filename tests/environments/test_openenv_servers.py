@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import like_openenv
 import pytest
 
-from rollbook.environments import open_services
+import rollbook.recipes
+from rollbook.environments import load_definition, open_services
 from rollbook.environments.openenv_server import OpenEnvServer
 from rollbook.environments.replaying import play
 from rollbook.environments.websocket import Broken, WebSocket
-from rollbook.records import Action, EnvironmentFault, Grade, ToolCall
+from rollbook.orchestration.environment_check import REWARD
+from rollbook.orchestration.environment_proof import elsewhere
+from rollbook.recipes import load, resolve
+from rollbook.records import (
+    Action,
+    EnvironmentFault,
+    EnvironmentSpec,
+    EpisodeBudget,
+    Grade,
+    ToolCall,
+    canonical,
+    decode,
+    encode,
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +85,7 @@ def test_an_answer_without_a_step_ends_the_episode_unrewarded(address: str) -> N
     assert grade == Grade(accuracy=0.0, detail="no step was rewarded", parts={"steps": 0.0})
 
 
-@pytest.mark.parametrize("trick", ["hang", "gone", "nan"])
+@pytest.mark.parametrize("trick", ["hang", "gone", "nan", "huge"])
 def test_a_server_that_hangs_is_gone_or_rewards_with_no_number_is_at_fault(address: str, trick: str) -> None:
     with pytest.raises(EnvironmentFault):
         played(guesses(address), step(4, trick=trick))
@@ -94,3 +109,25 @@ def test_a_message_longer_than_allowed_is_refused(address: str) -> None:
             await socket.close()
     with pytest.raises(Broken, match="more than 20 bytes"):
         asyncio.run(asked())
+
+
+def test_an_environment_behind_a_connection_is_proved_without_the_condition_that_takes_it_away(address: str) -> None:
+    spec = EnvironmentSpec(name="guess", definition="rollbook.environments.openenv_server:OpenEnvServer", budget=EpisodeBudget(
+        max_tokens=9, max_turns=3), parameters={"address": address, "instruction": "Guess.", "gold": [{"number": 1}],
+                                                "wrong": [{"number": 2}]})
+    found = elsewhere(spec, REWARD, load_definition(spec).tasks(count=1, seed=0).tasks)
+    assert set(found) == {"ordinary", "clock", "packages"} and len({one.played for one in found.values()}) == 1
+
+
+def test_the_steps_of_a_solution_can_stand_in_a_recipe(tmp_path: Path) -> None:
+    text = read_text("tool-calculator").replace("rollbook.environments.calculator:Calculator", "x:Y")
+    text = text.replace("{terms: 2, low: 10, high: 99, tool: calc, shortcut: true}", "{gold: [{number: 7}], command: [a, b]}")
+    (tmp_path / "r.yaml").write_text(text)
+    settings = resolve(load(str(tmp_path / "r.yaml")), "tiny").settings
+    assert settings.environment is not None
+    assert canonical(encode(settings.environment.parameters)) == canonical({"gold": [{"number": 7}], "command": ["a", "b"]})
+    assert encode(decode(type(settings.environment), encode(settings.environment))) == encode(settings.environment)
+
+
+def read_text(name: str) -> str:
+    return (Path(rollbook.recipes.__file__).parent / "builtin" / f"{name}.yaml").read_text()

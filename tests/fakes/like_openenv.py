@@ -41,6 +41,8 @@ class Session:
                 return None
             case "step" if data.get("trick") == "nan":
                 return observation("odd", float("nan"), False)
+            case "step" if data.get("trick") == "huge":
+                return observation("odd", 10**400, False)
             case "step":
                 self.steps += 1
                 right = data["number"] == self.number
@@ -52,7 +54,7 @@ class Session:
                 return {"type": "error", "data": {"message": f"Unknown message type: {kind}", "code": "UNKNOWN_TYPE"}}
 
 
-def observation(said: str, reward: float | None, done: bool) -> dict:
+def observation(said: str, reward: float | int | None, done: bool) -> dict:
     return {"type": "observation", "data": {"observation": {"said": said}, "reward": reward, "done": done}}
 
 

@@ -77,7 +77,8 @@ class OpenEnvServer:
         asked = (Message(role="user", content=self.instruction, origin="raw"),)
         posed = [Posed(family="openenv", messages=asked, reference="", unit=f"{self.address}:{number}", licence="unstated",
                        start=json.dumps({"seed": number}), source=f"OpenEnv server {self.address}",
-                       lineage={"seed": str(number)}).records() for number in range(seed, seed + count)]
+                       lineage={"seed": str(number)}, tools=() if self.text_field else ("act",)).records()
+                 for number in range(seed, seed + count)]
         return TaskSet(raw=tuple(raw for raw, _ in posed), tasks=tuple(task for _, task in posed))
 
     def build(self, *, services: Services, seed: int) -> OpenEnvEpisode:
@@ -186,16 +187,14 @@ class OpenEnvEpisode:
         if answer["type"] == "error":
             if told.get("code") in ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"):
                 raise Broken(str(told.get("message"))[:200])
-            return str(told.get("message", "refused")) + "".join(f"; {_reason(one)}" for one in told.get("errors", ())[:4])
+            return str(told.get("message", "refused")) + "".join(f"; {_reason(one)}" for one in _listed(told.get("errors"))[:4])
         return told
 
     def _seen(self, found: Mapping[str, Any], *, owner: Literal["tool", "environment"], call: str | None,
               first: bool) -> Observation:
         reward = found.get("reward")
         if reward is not None and not first:
-            if not isinstance(reward, int | float) or not math.isfinite(reward):
-                raise EnvironmentFault("the OpenEnv server gave a reward that is no number", code="act", got=repr(reward)[:80])
-            self.rewards.append(float(reward))
+            self.rewards.append(_number(reward))
         text = _text(found.get("observation"))
         replies = () if first and not text else (Reply(owner=owner, content=text, call=call),)
         return Observation(replies=replies, ended="terminal" if found.get("done") is True else None)
@@ -227,6 +226,20 @@ def _tool(schema: Mapping[str, Any]) -> ToolSchema:
     except RecordError as error:
         raise EnvironmentFault("the server's actions have no schema that a tool could have", code="build",
                                got=error.got) from error
+
+
+def _number(reward: Any) -> float:
+    """A reward that a record can hold; EnvironmentFault for every other."""
+    try:
+        if isinstance(reward, int | float) and math.isfinite(found := float(reward)):
+            return found
+    except OverflowError:
+        pass
+    raise EnvironmentFault("the OpenEnv server gave a reward that is no number", code="act", got=f"{type(reward).__name__}")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _text(observation: Any) -> str:

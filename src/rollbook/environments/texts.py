@@ -55,7 +55,8 @@ def stated(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posed:
-    """A question before it has its records. `start` is what its first state is built from, `unit` the split unit."""
+    """A question before it has its records. `start` is what its first state is built from, `unit` the split unit, `tools` what it
+    permits."""
 
     family: str
     messages: tuple[Message, ...]
@@ -65,6 +66,7 @@ class Posed:
     source: str
     licence: str
     lineage: Mapping[str, str]
+    tools: tuple[str, ...] = ()
 
     def records(self) -> tuple[RawTask, Task]:
         """The raw task and the contract."""
@@ -72,7 +74,7 @@ class Posed:
         raw = RawTask(source=self.source, licence=self.licence, acquired_at="2026-11-30", content=text, language="und",
                       domain=self.family, sensitive=(), lineage=self.lineage)
         return raw, Task(raw=content_id(raw), family=self.family, prompt=self.messages, reference=self.reference,
-                         canonical=self.unit, predicate=f"{self.family}.grade", initial_state=self.start, tools=(),
+                         canonical=self.unit, predicate=f"{self.family}.grade", initial_state=self.start, tools=self.tools,
                          budget=Budget(max_tokens=100_000, max_turns=1), termination=("answered", "length"))
 
 

@@ -12,7 +12,7 @@ from rollbook.environments import load_definition, open_services
 from rollbook.environments.guard.checking import blind_quality, false_alarms
 from rollbook.environments.mutable import depends, suspects
 from rollbook.environments.replaying import Played, play
-from rollbook.orchestration.environment_proof import elsewhere
+from rollbook.orchestration.environment_proof import FAR, elsewhere
 from rollbook.records import (
     Action,
     EnvironmentDefinition,
@@ -240,6 +240,9 @@ def _conditions(checked: Checked) -> Iterator[Finding]:
     if ordinary.played != ordinary.again:
         yield _fail("conditions", "a fresh process shows other things when it plays again")
     for condition, told in DESCRIPTIONS.items():
+        if condition not in found:
+            yield _note("conditions", f"{told}: not tried, {FAR}")
+            continue
         same = found[condition].played == ordinary.played
         yield Finding(result="pass" if same else "fail", name="conditions",
                       detail=f"{told}: {'the same observations and grades' if same else 'other observations or grades'}")

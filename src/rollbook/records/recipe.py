@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from rollbook.records.codec import SPARSE
 from rollbook.records.composition import ComposedReward
@@ -272,7 +272,7 @@ class EnvironmentSettings:
 
     name: str
     definition: str
-    parameters: Mapping[str, Plain]
+    parameters: Mapping[str, Any]
     tools: tuple[str, ...]
     dialect: Dialect
     reasoning: Reasoning

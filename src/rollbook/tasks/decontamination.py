@@ -56,12 +56,16 @@ class Side:
 def decontaminate(train: Side, protected: Side, *, protocol: str, likeness: Likeness) -> Decontamination:
     """Compares every training task with every protected one; what to do about what is found is the caller's choice."""
     shown, kept = [asked(task.prompt) for task in train.tasks], [asked(task.prompt) for task in protected.tasks]
-    found = list(_exact(shown, kept))
     skipped: dict[str, str] = {}
-    if train.procedural and protected.procedural:
+    if told_by_start([*shown, *kept], [task.initial_state for side in (train, protected) for task in side.tasks]):
+        why = "every task is asked in the same words, and where each starts tells them apart; stage 3 compares their units"
+        found, skipped = [], dict.fromkeys(("exact", "ngram", "minhash"), why)
+    else:
+        found = list(_exact(shown, kept))
+    if not skipped and train.procedural and protected.procedural:
         why = "both sides are procedural: likeness of the surface does not make two problems one; stage 3 compares their units"
         skipped = dict.fromkeys(("ngram", "minhash"), why)
-    else:
+    elif not skipped:
         contents = _contents(shown, kept, likeness.boilerplate)
         found += _ngrams(*contents, likeness.ngram)
         found += _near(*contents, likeness.jaccard)
@@ -82,6 +86,15 @@ def ids_hash(names: Sequence[str]) -> str:
 def asked(messages: Iterable[Message]) -> Words:
     """The words of what is asked, without case and typography; what comes from the recipe is the same for all tasks."""
     return _words(" ".join(message.content for message in messages if message.origin != "recipe"))
+
+
+def told_by_start(texts: Sequence[object], starts: Sequence[str]) -> bool:
+    """Whether all tasks have one text and each begins in a state of its own, as the seeds of an environment do: their texts say
+    nothing of whether two of them are one.
+
+    Example: told_by_start(("Guess.", "Guess."), ('{"seed": 0}', '{"seed": 1}')) is True
+    """
+    return len(texts) > 1 and len(set(texts)) == 1 and "" not in starts and len(set(starts)) == len(starts)
 
 
 def near_duplicates(train: Sequence[str], protected: Sequence[str], likeness: Likeness) -> Iterator[tuple[int, int, float]]:

@@ -7,7 +7,7 @@ import pytest
 
 from rollbook.records import Budget, Message, RawTask, Task, content_id
 from rollbook.tasks import Likeness, Side, decontaminate, ids_hash
-from rollbook.tasks.decontamination import near_duplicates
+from rollbook.tasks.decontamination import near_duplicates, told_by_start
 
 USUAL = Likeness(ngram=13, jaccard=0.8, boilerplate=0.05)
 WORDS = [f"{first}{second}" for first in ("ka", "lo", "mi", "nu", "re", "so") for second in ("ban", "dor", "fel", "gim", "hut")]
@@ -115,3 +115,17 @@ def test_the_record_names_both_sides_their_order_and_the_thresholds():
     assert found.train == ids_hash([task.id for task in train.tasks]) != ids_hash([task.id for task in train.tasks[::-1]])
     assert (found.ngram, found.jaccard, found.boilerplate) == (13, 0.8, 0.05)
     assert found == decontaminate(train, protected, protocol="held", likeness=USUAL)
+
+
+def test_likeness_is_skipped_where_all_tasks_have_one_text_and_each_a_start_of_its_own_and_nowhere_else():
+    def started(made: Side, *starts: str) -> Side:
+        pairs = zip(made.tasks, starts, strict=True)
+        return Side(tasks=tuple(dataclasses.replace(task, initial_state=start) for task, start in pairs), raws=made.raws)
+    train, protected = started(side("Guess it.", "Guess it."), "seed 0", "seed 1"), started(side("Guess it."), "seed 2")
+    found = decontaminate(train, protected, protocol="heldout", likeness=USUAL)
+    assert found.found == () and set(found.skipped) == {"exact", "ngram", "minhash"}
+    for text, start in (("Guess it.", "seed 1"), ("Guess it.", ""), ("Guess that, please.", "seed 2")):
+        other = started(side(text), start)
+        assert not told_by_start([task.prompt for task in (*train.tasks, *other.tasks)],
+                                 [task.initial_state for task in (*train.tasks, *other.tasks)])
+    assert decontaminate(train, started(side("Guess it."), "seed 1"), protocol="heldout", likeness=USUAL).found

@@ -142,7 +142,7 @@ class AcquisitionDetector(Detector):
         self._compare(identity, recorded, again)
         self.checked(len(self.tables.train))
         if again.skipped:
-            self.note(f"{' and '.join(sorted(again.skipped))} do not apply between procedural sources")
+            self.note(f"{' and '.join(sorted(again.skipped))} do not apply: {next(iter(again.skipped.values()))}")
 
     def _compare(self, identity: str, recorded: Decontamination, again: Decontamination) -> None:
         for overlap in again.found:

@@ -11,7 +11,7 @@ from rollbook.audit.plan import excuse
 from rollbook.audit.sources import TaskTables, foreign, raw_of, use_of
 from rollbook.records import Demonstration, EvalReport, EvaluationProtocol, Selection, SplitManifest
 from rollbook.tasks import Likeness
-from rollbook.tasks.decontamination import near_duplicates
+from rollbook.tasks.decontamination import near_duplicates, told_by_start
 from rollbook.tasks.splits import units_digest
 from rollbook.tasks.units import split_unit
 
@@ -144,7 +144,11 @@ class SplitsDetector(Detector):
                 raw = raw_of(run, task)
                 if raw is not None and split_unit(raw) is None:
                     texts[side][task] = raw.content
-        if texts["train"] or texts["heldout"]:
+        held = {**texts["train"], **texts["heldout"]}
+        if told_by_start(list(held.values()), [run.tasks[task].initial_state for task in held]):
+            self.note(f"{len(held)} tasks are asked in the same words: where each starts tells them apart, and their own units")
+            return
+        if held:
             self.note(f"{len(texts['train']) + len(texts['heldout'])} of {len(units)} tasks were compared by likeness: "
                       "their text does not give their unit")
         names = list(texts["train"]), list(texts["heldout"])
