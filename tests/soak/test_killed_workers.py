@@ -50,7 +50,7 @@ def killer(marks, stop, killed, seed):
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("runtime", "marks"), [("processes", ("spawn_main", "rewards.worker")),
-                                                ("ray", ("ray::", "rewards.worker"))])
+                                                ("ray", ("ray::_Actor", "rewards.worker"))])
 def test_killed_workers_lose_nothing_and_double_nothing(tmp_path, runtime, marks):
     pytest.importorskip("ray" if runtime == "ray" else "psutil")
     how = (f"{{throttle: {{kind: AReaLCode, eta: 2}}, concurrency: 16, on_update: keep, late: wait, queue: 8, stall_s: 240, "
