@@ -130,7 +130,7 @@ def test_llama_3s_ppo_is_not_llama_3_1s() -> None:
              "claim meta.llama-3.uses_ppo belongs to Llama 3 (2024-04)", "got Llama 3.1 (2024-07)", "PPO only explored")
 
 
-@pytest.mark.parametrize("tactic", ["curriculum", "zero_advantage", "mixed_batches"])
+@pytest.mark.parametrize("tactic", ["curriculum", "zero_advantage", "mixing"])
 def test_behemoths_tactics_are_not_scouts(tactic: str) -> None:
     boundary("Llama 4 Scout (2025-04)", "tasks: train",
              f"tasks: {{value: train, label: D, claim: meta.llama-4-behemoth.{tactic}}}",
