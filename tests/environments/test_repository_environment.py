@@ -87,6 +87,24 @@ def test_a_commit_with_its_tests_becomes_a_task(repository: str, services: Servi
         definition.tasks(count=2, seed=0)
 
 
+def test_several_repositories_give_their_share_and_each_task_knows_its_own(repository: str, services: Services,
+                                                                            tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    subprocess.run(["git", "clone", "-q", repository, str(other)], check=True)
+    definition = Repository(repositories=(repository, str(other)), source="history")
+    found = definition.tasks(count=2, seed=0)
+    assert [raw.source for raw in found.raw] == [repository, str(other)] and len({one.canonical for one in found.tasks}) == 2
+    for one in found.tasks:
+        solutions = definition.solutions(one)
+        for actions, wanted in ((solutions.gold[0], 1.0), (solutions.wrong[0], 0.0)):
+            grade = definition.verify(one, play(definition, one, actions, services).state, services=services)
+            assert isinstance(grade, Grade) and grade.accuracy == wanted
+    with pytest.raises(EnvironmentFault, match="2 of 9"):
+        definition.tasks(count=9, seed=0)
+    with pytest.raises(EnvironmentFault, match="named once"):
+        Repository(repositories=(repository, repository))
+
+
 def test_no_history_remote_branch_tag_or_hidden_test_is_in_the_working_copy(repository: str, services: Services) -> None:
     definition = Repository(repository=repository, source="history")
     task = definition.tasks(count=1, seed=0).tasks[0]

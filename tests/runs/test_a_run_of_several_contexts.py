@@ -152,14 +152,13 @@ def test_contexts_without_their_parents_are_caught(made, monkeypatch):
 @pytest.mark.soak
 @pytest.mark.fault(stage=7, injection="a subagent's report is rewritten before the policy reads it")
 def test_a_report_that_the_subagent_did_not_write_is_caught(made, monkeypatch):
-    real = Playing._subagent
+    real = Playing._reported
 
-    async def rewritten(self, asked, number):
-        _, part = await real(self, asked, number)
-        return "all done", part
+    def rewritten(self, call, own, done):
+        return dataclasses.replace(real(self, call, own, done), content="all done")
     with monkeypatch.context() as patch:
         delegating(patch)
-        patch.setattr(Playing, "_subagent", rewritten)
+        patch.setattr(Playing, "_reported", rewritten)
         run = made(*DELEGATED)
     assert "told to have said" in failed(run)[7]
 

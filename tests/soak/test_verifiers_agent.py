@@ -1,6 +1,6 @@
 """The agent loop of the verifiers library, in an environment of its own, as the program that makes an attempt.
 
-VERIFIERS names its Python: `python -m venv v && v/bin/pip install verifiers uv && VERIFIERS=v/bin/python python -m pytest -m soak`.
+VERIFIERS names its Python: `python -m venv v && v/bin/pip install verifiers uv && VERIFIERS=v/bin/python make soak`.
 """
 
 from __future__ import annotations

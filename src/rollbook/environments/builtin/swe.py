@@ -7,11 +7,14 @@ one new commit: no history, remotes, branches or tags of the repository are in i
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import json
 import random
 import re
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -60,7 +63,8 @@ Tree = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """Tasks of one repository: a folder with git, or a small sample project where it is empty.
+    """Tasks of one repository: a folder with git, or a small sample project where it is empty. Or of several, `repositories`: each
+    gives its share, and a task says which one it is of.
 
     `commits` is how far back history is searched, `shell_seconds` what one command may take. `packages` are installed
     distributions that the project needs beside pytest, numpy and sympy: they and what they require are shown in the sandbox.
@@ -71,9 +75,17 @@ class Repository:
     commits: int = 200
     shell_seconds: float = 30.0
     packages: tuple[str, ...] = ()
+    repositories: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.repositories and (self.repository or len(set(self.repositories)) < len(self.repositories)):
+            raise EnvironmentFault("tasks come from one repository or from several, each named once", code="build",
+                                   got=", ".join(filter(None, (self.repository, *self.repositories))),
+                                   fix="leave `repository` empty, and name each of `repositories` once")
 
     def image(self) -> EnvironmentImage:
-        base = repositories.head(self.repository) if self.repository else SAMPLE
+        base = " ".join(map(repositories.head, self.repositories)) or (
+            repositories.head(self.repository) if self.repository else SAMPLE)
         versions = ", ".join(f"{name} {version}" for name, version in sorted(installed((*COMMON, *self.packages)).items()))
         extra = {"code": code_digest(*FILES), "base": base, "packages": versions}
         return image_of(self, extra=extra, hidden_tests=base)
@@ -122,7 +134,7 @@ def start_of(repository: str, task: Task) -> Tree:
     kind, _, text = task.initial_state.partition(":")
     if kind != "swe":
         raise EnvironmentFault("a task names no state of a repository", code="reset", got=task.initial_state[:80])
-    return _start(repository, text, task.reference)
+    return _start(json.loads(text).get("in", repository), text, task.reference)
 
 
 @functools.lru_cache(maxsize=64)
@@ -156,14 +168,37 @@ def tested(sandbox: Sandbox, files: Tree, tests: Sequence[str]) -> Outcomes:
 @functools.lru_cache(maxsize=8)
 def mined(definition: Repository, count: int, seed: int) -> tuple[tuple[RawTask, Task], ...]:
     """`count` validated tasks; EnvironmentFault where the repository does not give so many."""
-    make = from_history if definition.source == "history" else from_mutations
-    found = make(definition, sandbox_with(definition.packages), count, seed)
+    found = _of_several(definition, count, seed) if definition.repositories else _drafts(definition, count, seed)
     if len(found) < count:
-        raise EnvironmentFault("the repository does not give so many tasks", code="build", got=f"{len(found)} of {count}",
+        told = Counter(draft.source for draft in found)
+        each = "".join(f"; {told[name]} of {name}" for name in definition.repositories)
+        raise EnvironmentFault("the repository does not give so many tasks", code="build", got=f"{len(found)} of {count}{each}",
                                why="a task needs tests that pass with the repair and fail without it, in the sandbox's Python",
                                fix="name what the tests import in `packages`, ask for fewer, search more commits, or use the "
                                    "other source")
     return tuple(draft.records() for draft in found)
+
+
+def _drafts(definition: Repository, count: int, seed: int) -> list[Draft]:
+    make = from_history if definition.source == "history" else from_mutations
+    return make(definition, sandbox_with(definition.packages), count, seed)
+
+
+def _of_several(definition: Repository, count: int, seed: int) -> list[Draft]:
+    """The tasks of each repository, one of the first, one of the second and so on; what one does not give, the later ones do."""
+    held: list[list[Draft]] = []
+    for place, name in enumerate(definition.repositories):
+        rest, lacking = len(definition.repositories) - place, count - sum(map(len, held))
+        one = _drafts(dataclasses.replace(definition, repository=name, repositories=()), -(-lacking // rest), seed)
+        held.append([_named(draft, name, place) for draft in one])
+    return [draft for drawn in itertools.zip_longest(*held) for draft in drawn if draft is not None][:count]
+
+
+def _named(draft: Draft, repository: str, place: int) -> Draft:
+    """The draft with its repository in its state and its unit: two projects may have a file of one name."""
+    begin = json.loads(draft.start.partition(":")[2])
+    return dataclasses.replace(draft, start=f"swe:{json.dumps({**begin, 'in': repository}, sort_keys=True)}",
+                               unit=f"swe:{place}:{draft.unit.partition(':')[2]}")
 
 
 def from_mutations(definition: Repository, sandbox: Sandbox, count: int, seed: int) -> list[Draft]:
