@@ -63,8 +63,8 @@ Tree = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """Tasks of one repository: a folder with git, or a small sample project where it is empty. Or of several, `repositories`: each
-    gives its share, and a task says which one it is of.
+    """Tasks of one repository: a folder with git, or a small sample project where it is empty. Or of `repositories`: each of
+    them gives its share, and a task says which one it is of.
 
     `commits` is how far back history is searched, `shell_seconds` what one command may take. `packages` are installed
     distributions that the project needs beside pytest, numpy and sympy: they and what they require are shown in the sandbox.
