@@ -25,7 +25,7 @@ from rollbook.records import (
     encode,
 )
 from rollbook.records.graph import START
-from rollbook.rollouts.endpoint import Endpoint, models_of
+from rollbook.rollouts.endpoint import Endpoint, check_listens, models_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,9 @@ def endpoint_subject(url: str, *, model: str, key_variable: str | None, workers:
     """A model behind an address. Without a name it is the only one that the endpoint lists; refuses several."""
     endpoint = Endpoint(url=url.rstrip("/"), model=model, key_variable=key_variable, workers=workers, seconds=seconds)
     wire = endpoint.wire()
-    if not model:
+    if model:
+        check_listens(wire, seconds)
+    else:
         names = models_of(wire, seconds)
         if len(names) > 1:
             raise ModelError("the endpoint has several models", got=", ".join(names)[:300],

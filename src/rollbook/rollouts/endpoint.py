@@ -102,6 +102,16 @@ def models_of(wire: Wire, seconds: float) -> tuple[str, ...]:
     return names
 
 
+def check_listens(wire: Wire, seconds: float) -> None:
+    """Refuses an address at which nothing can be reached, before every attempt at it is made again and again."""
+    try:
+        wire.get("/models", seconds=seconds)
+    except Unanswered as error:
+        if error.code == "unreachable":
+            raise ModelError("nothing answers at the endpoint's address", got=str(error), why="no attempt could be made",
+                             fix="check the address, or start the server") from error
+
+
 class EndpointRollouts:
     """Single turns asked of an endpoint. `heard` collects how it named itself: (model, fingerprint) of every answer."""
 

@@ -155,6 +155,8 @@ def test_the_only_model_is_taken_and_no_endpoint_is_refused():
     assert asked.policy.model == "m" and asked.weights is None and asked.name.startswith("m at 127.0.0.1:")
     with pytest.raises(ModelError, match="does not say which models"):
         endpoint_subject(url, model="", key_variable=None, workers=1, seconds=1.0)
+    with pytest.raises(ModelError, match="nothing answers"):            # a named one as well, not after minutes of attempts
+        endpoint_subject(url, model="m", key_variable=None, workers=1, seconds=1.0)
 
 
 def test_what_an_endpoint_cannot_be_asked_is_refused_before_anything_is_written():
