@@ -1,7 +1,7 @@
 """An agent that knows nothing of Rollbook: OpenAI's interface over plain HTTP, one tool of its workplace, its answer printed.
 
 MODE: `plain` asks once more with what the tool said, `anew` begins its conversation anew with it, `fail` ends with status 3,
-`hang` waits for ever.
+`hang` waits for ever, `silent` answers without asking the policy, `some` does so in half of its attempts.
 """
 
 import json
@@ -30,6 +30,9 @@ def main(task, tool, mode):
         sys.exit(3)
     if mode == "hang":
         time.sleep(600)
+    if mode == "silent" or (mode == "some" and os.environ["OPENAI_BASE_URL"].split("/")[-2][0] < "8"):
+        print("4")
+        return
     messages = [{"role": "user", "content": task}]
     first = chat(messages)["choices"][0]["message"]
     argument = (first["content"] or "")[:40]

@@ -127,6 +127,8 @@ class _Served(Rollouts):
         asked = (Segment(owner="user", token_ids=self.tokenizer.prompt(task.prompt)),)
         segments = asked if last is None else tuple(last.segments)
         place = done.workplace
+        if last is None and done.fault is None:     # nothing of it is the policy's: no reward can be
+            done = replace(done, state=None, fault="the agent ended without asking the policy once")
         episode = Episode(environment=done.environment, seed=done.seed, dialect=self.rules.dialect, reasoning="split",
                           opening=Observation() if place is None else place.opening,
                           turns=() if place is None else tuple(place.turns), state=done.state, fault=done.fault, agent=done.agent)

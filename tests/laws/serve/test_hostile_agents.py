@@ -153,6 +153,14 @@ def test_an_attempt_whose_agent_went_on_in_a_smaller_conversation_did_not_end_wi
     assert worked(work, services)[0].stop_reason == "end_of_turn"
 
 
+def test_an_attempt_in_which_the_policy_was_never_asked_has_no_verdict(services: Services) -> None:
+    trace, = worked(lambda given: "4", services)
+    assert trace.episode is not None and "without asking" in str(trace.episode.fault)
+    assert trace.stop_reason == "environment_failed"
+    with pytest.raises(ModelError, match="without asking"):
+        worked(lambda given: "4", services, count=2)
+
+
 def test_a_conversation_does_not_go_on_from_a_plain_completion(services: Services) -> None:
     def work(given: Assignment) -> str:
         posted(given, f"{given.base_url}/completions", {"prompt": "once upon"})

@@ -48,6 +48,12 @@ def worked(work: Callable[[Assignment], str | None], services: Services, *, defi
            **budget: Any) -> list[Trace]:
     limits = {"max_tokens": 500, "max_turns": 9, **budget}
     spec = EnvironmentSpec(name="told", definition="scripted:Told", budget=EpisodeBudget(**limits))
+    if isinstance(work, Command):
+        ran = work
+
+        def work(given: Assignment) -> str | None:
+            said(given, "first")
+            return ran(given)
     made = AgentRollouts(sampler=ScriptedSampler(lambda name, turn: f"word {turn}"), tokenizer=TOKENIZER, sampling=SAMPLING,
                          seed=1, max_tokens=500, name="mine/1", rules=EpisodeRules(dialect="hermes"), context=4000, spec=spec,
                          definition=definition or Told(), services=services, work=work)
@@ -93,6 +99,7 @@ def test_no_call_is_answered_once_the_episode_is_over_or_its_calls_are_spent(ser
     assert trace.stop_reason == "terminal" and trace.episode is not None and trace.episode.calls == 1
 
     def eager(given: Assignment) -> str:
+        said(given, "x")
         assert [posted(given, f"{given.tools}/do", {"what": "a"})["error"] for _ in range(3)] == [None, None, "call_limit"]
         return "5"
     assert worked(eager, services, max_calls=2)[0].stop_reason == "call_limit"
@@ -119,8 +126,8 @@ def test_tools_need_the_token_and_an_environment(services: Services) -> None:
             with pytest.raises(urllib.error.HTTPError) as caught:
                 OPENER.open(request, timeout=20)
             assert caught.value.code == status
-        return "4"
-    assert worked(work, services)[0].stop_reason == "gave_up"
+        return said(given, "x")
+    assert worked(work, services)[0].stop_reason == "end_of_turn"
 
 
 def command(code: str, **more: Any) -> Command:
