@@ -73,8 +73,9 @@ class EnvironmentDetector(Detector):
             for name, reason in proof.unproved.items():
                 self.note(f"unproved: {name} ({reason})")
                 image = self.images.get(proof.environment)
-                if image is not None and image.name == SINGLE_TURN and not _by_model(run, reason):
-                    self.fail(identity, f"the trial of {name} was left out ({reason}); a single turn can be tried anywhere", PIN)
+                anywhere = image is not None and (image.name == SINGLE_TURN or name != "network" or image.network == "none")
+                if anywhere and not _by_model(run, reason):
+                    self.fail(identity, f"the trial of {name} was left out ({reason}); by its image it can be made anywhere", PIN)
         if used and not self.images and run.recipe is not None:
             self.fail("EnvironmentImage", "texts were judged, and no environment is on record",
                       "record and prove the environment")
