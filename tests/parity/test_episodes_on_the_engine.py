@@ -113,6 +113,7 @@ def test_one_task_is_graded_alike_under_two_harnesses_and_differently_by_two_ver
     reward = EnvironmentReward(format_reward=0.0, correct_reward=1.0)
 
     def right(assignment):
+        outside_agent(assignment)                       # an attempt in which the policy said nothing would have no verdict
         return FinalState(facts={"answer": assignment.task.reference, "calls": 9})
 
     outside = HarnessRollouts(sampler=engine_of(policy), tokenizer=policy.tokenizer, seed=3, max_tokens=10, agent=right,
