@@ -13,6 +13,9 @@ from rollbook.records.codec import TAG, nearest
 from rollbook.records.errors import RecipeError
 from rollbook.records.problems import Problems
 from rollbook.records.recipe import Settings, Stage
+from rollbook.records.stages import Plain
+
+ANY = ".*"              # ends a path below which every name is allowed
 
 
 def scaled(document: Document, scale: str, problems: Problems) -> Tree:
@@ -148,11 +151,12 @@ def _assigned(base: Tree, path: str, text: str, layer: Layer, objective_fields: 
     old = _at(base, path) if path in known else None
     parts = (isinstance(old, Entry) and old.unknown) or (path in known and old is None)    # unknown or absent: it may have parts
     parts = parts or (isinstance(new, dict) and TAG in new)      # a record of another kind is checked whole when it is decoded
-    unknown = sorted(name for name in written if name not in known and not (parts and name != path))
+    unknown = sorted(name for name in written if not _known(name, known) and not (parts and name != path))
+    named = sorted(one for one in known if not one.endswith(ANY))
     for name in unknown:
         layer.problems.add(RecipeError(f"--set names no setting of this recipe: {name}", got=f"{path}={text}",
                                        why=f"there is no {name} at this scale",
-                                       fix=f"nearest names: {nearest(name, sorted(known))}"))
+                                       fix=f"nearest names: {nearest(name, named)}"))
     if unknown:
         return base
     changes: Any = new
@@ -169,6 +173,11 @@ def _known_paths(base: Tree, objective_fields: dict[str, tuple[str, ...]]) -> se
         if isinstance(node, dict) and path.endswith(".objective") and isinstance(node.get("kind"), Entry):
             known |= {join(path, field) for field in objective_fields.get(node["kind"].value, ())}
     return known | set(_optional(Settings, base, ""))
+
+
+def _known(name: str, known: set[str]) -> bool:
+    """A path of the tree, or a name below a mapping whose names somebody else knows and checks (an environment's parameters)."""
+    return name in known or any(name.startswith(one.removesuffix("*")) for one in known if one.endswith(ANY))
 
 
 def _branches(branches: Tree, path: str) -> list[str]:
@@ -198,6 +207,8 @@ def _optional(kind: Any, branches: Any, path: str) -> list[str]:
     options = [option for option in get_args(kind) if dataclasses.is_dataclass(option)]
     if get_origin(kind) is not None and hasattr(get_origin(kind), "keys"):
         item = get_args(kind)[1]
+        if item is Any or item == Plain:
+            return [path + ANY]
         return [found for name in branches for found in _optional(item, branches[name], join(path, name))]
     tag = _kind(branches, branches)
     chosen = [option for option in options if len(options) == 1 or getattr(option, "__name__", "") == tag]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from small_recipe import names, resolved
 
-from rollbook.records import RecipeError
+from rollbook.environments import load_definition
+from rollbook.environments.naming import BUDGET
+from rollbook.recipes import load, resolve
+from rollbook.records import EnvironmentFault, EnvironmentSpec, RecipeError
 from rollbook.records.problems import RecipeProblems
 
 
@@ -45,6 +48,15 @@ def test_an_override_that_says_nothing_known_is_refused(override: str, words: li
     with pytest.raises(RecipeError) as caught:
         resolved(override)
     assert names(caught.value, words)
+
+
+def test_a_parameter_that_a_recipe_leaves_out_can_be_set_and_the_environment_refuses_what_it_does_not_know() -> None:
+    recipe = resolve(load("tool-calculator"), "tiny", ("environment.parameters.steps=2",))
+    assert recipe.settings.environment is not None and recipe.settings.environment.parameters["steps"] == 2
+    assert recipe.provenance["environment.parameters.steps"].origin == "user"
+    with pytest.raises(EnvironmentFault, match="steps"):
+        load_definition(EnvironmentSpec(name="sums", definition=recipe.settings.environment.definition,
+                                        parameters=recipe.settings.environment.parameters, budget=BUDGET))
 
 
 def test_one_path_cannot_be_set_twice() -> None:
