@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from rollbook.environments import load_definition, open_services
-from rollbook.environments.replaying import play
+from rollbook.environments.replaying import Played, play
 from rollbook.records import (
     Action,
     EnvironmentDefinition,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from rollbook.orchestration.surroundings import Surroundings
 
 PROVED = 8          # tasks, each with a solution, a wrong one, and nothing done
+TOGETHER = 8        # episodes that are played at a time
 SECONDS = 300.0
 FAR = "the environment is reached over the network: nothing of it is left where every connection is refused"
 
@@ -85,8 +86,8 @@ def fingerprint(definition: EnvironmentDefinition, reward: EnvironmentReward, ta
                 services: Services) -> Fingerprint:
     """The hashes for this definition in this process."""
     items = [(task, actions) for task in tasks for actions in _three(definition, task)]
-    once = [_outcome(definition, task, actions, services) for task, actions in items]
-    again = [_outcome(definition, task, actions, services) for task, actions in reversed(items)][::-1]
+    once = asyncio.run(_outcomes(definition, items, services))
+    again = asyncio.run(_outcomes(definition, items[::-1], services))[::-1]
     judge = EnvironmentJudge(reward, definition, definition.image(), services)
     kinds = Counter("unscored" if one["grade"].get("kind") != "Grade" else "right" if one["grade"]["accuracy"] == 1.0 else "wrong"
                     for one in once)
@@ -99,9 +100,19 @@ def _three(definition: EnvironmentDefinition, task: Task) -> tuple[tuple[Action,
     return solutions.gold[0], solutions.wrong[0], ()
 
 
-def _outcome(definition: EnvironmentDefinition, task: Task, actions: Sequence[Action], services: Services) -> dict[str, Any]:
-    """Everything that an episode of these actions shows and is graded, as a document."""
-    played = asyncio.run(play(definition, task, actions, services=services, seed=0))
+async def _outcomes(definition: EnvironmentDefinition, items: Sequence[tuple[Task, tuple[Action, ...]]],
+                    services: Services) -> list[dict[str, Any]]:
+    """What each episode shows and is graded; begun in order, `TOGETHER` at a time, since environments may take their time."""
+    room = asyncio.Semaphore(TOGETHER)
+
+    async def one(task: Task, actions: tuple[Action, ...]) -> dict[str, Any]:
+        async with room:
+            return _outcome(definition, task, await play(definition, task, actions, services=services, seed=0), services)
+    return await asyncio.gather(*(one(task, actions) for task, actions in items))
+
+
+def _outcome(definition: EnvironmentDefinition, task: Task, played: Played, services: Services) -> dict[str, Any]:
+    """Everything that an episode showed and is graded, as a document."""
     grade = definition.verify(task, played.state, services=services)
     told = encode(grade) if isinstance(grade, Grade) else {"kind": "Ungraded", "code": grade.code}
     return {"played": encode(played), "grade": told}
