@@ -79,9 +79,9 @@ demo-seeds: $(STAMP)
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-# Every pipeline at tiny scale; resumable: what has ended is not run again.
+# Every pipeline at lab scale; resumable: what has ended is not run again.
 pipelines: $(STAMP)
-	$(BIN)/python scripts/pipelines.py --out runs/pipelines
+	$(BIN)/python scripts/pipelines.py --scale lab --out runs/pipelines
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests

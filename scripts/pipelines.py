@@ -1,8 +1,8 @@
-"""Every pipeline at tiny scale, one after another: what ran, how long, what moved, whether its audit is clean.
+"""Every pipeline at lab or tiny scale, one after another: what ran, how long, what moved, whether its audit is clean.
 
 A pipeline that has ended is not run again; one that was interrupted goes on where it stood. Stages that another pipeline of the
 same folder made of the same inputs are taken over from it. The held-out gain is the paired one of the last comparison on record:
-seeds and problems are fixed by the recipe.
+seeds and problems are fixed by the recipe. Where the lab scale of a pipeline is its tiny one, its tiny run is taken over whole.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Quiet:
     def note(self, text: str) -> None: ...
 
 
-def runnable() -> list[str]:
-    """The recipes whose mechanisms are built and that have a tiny scale without open values."""
+def runnable(scale: str) -> list[str]:
+    """The recipes whose mechanisms are built and that have no open value at the scale."""
     found = []
     for name in builtin_names():
         try:
-            resolve(load(name), "tiny")
+            resolve(load(name), scale)
         except RollbookError:
             continue
         found.append(name)
@@ -50,13 +50,13 @@ def ended(folder: Path) -> bool:
         return any(end.status == "completed" for end in ledger.records(RunEnd))
 
 
-def made(name: str, folder: Path) -> None:
+def made(name: str, scale: str, folder: Path) -> None:
     """Runs the pipeline, or what is left of it."""
     if folder.exists():
         if not ended(folder):
             resume_run(folder, Quiet())
         return
-    recipe = resolve(load(name), "tiny")
+    recipe = resolve(load(name), scale)
     run_recipe(recipe, folder, Quiet(), reuse=begun(recipe, folder.parent))
 
 
@@ -100,17 +100,18 @@ def row(name: str, folder: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="recipes; all that can run at tiny scale where none is named")
+    parser.add_argument("names", nargs="*", help="recipes; all that can run at the scale where none is named")
+    parser.add_argument("--scale", choices=("lab", "tiny"), default="tiny")
     parser.add_argument("--out", type=Path, default=Path("runs/pipelines"))
     given = parser.parse_args()
     print("| pipeline | stages | minutes | held-out accuracy | audit |\n|---|---|---|---|---|", flush=True)
     wrong = 0
-    for name in given.names or runnable():
-        began = time.monotonic()
+    for name in given.names or runnable(given.scale):
+        began, folder = time.monotonic(), given.out / f"{name}-{given.scale}"
         print(name, file=sys.stderr, flush=True)
         try:
-            made(name, given.out / name)
-            cells = row(name, given.out / name)
+            made(name, given.scale, folder)
+            cells = row(name, folder)
         except RollbookError as error:
             cells = [name, "", f"{(time.monotonic() - began) / 60:.1f}", "", f"stopped: {error.what}"]
         wrong += cells[-1] != "clean"

@@ -81,6 +81,17 @@ def test_the_control_has_no_reinforcement_learning_at_any_scale_and_keeps_no_tex
     assert document("mistral-small-3").facts["synthetic_data"].value is False
 
 
+def test_what_runs_at_tiny_scale_runs_at_lab_scale_too_and_says_where_its_model_is_one_from_scratch_there() -> None:
+    lab = {name: document(name).scales["lab"] for name in builtin_names() if "tiny" in document(name).scales}
+    assert {"dapo", "llama-2", "magistral-small", "qwen3", "webgpt"} <= set(lab)
+    for name, overlay in lab.items():
+        from_scratch = overlay.extends == "tiny"
+        assert from_scratch == ("from scratch" in str(overlay.because)), name
+        assert not from_scratch or not overlay.changes
+    for name in ("llama-2", "deepseek-r1"):
+        assert resolve(document(name), "lab").settings == resolve(document(name), "tiny").settings
+
+
 def test_the_sliding_window_of_mistral_7b_is_felt_at_the_smallest_scale() -> None:
     recipe = resolve(document("mistral-7b"), "tiny")
     assert isinstance(recipe.settings.model, Tiny) and recipe.settings.model.window
