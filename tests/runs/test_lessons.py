@@ -61,6 +61,23 @@ def test_a_wrong_answer_is_called_wrong_and_revised_to_the_solution_and_a_right_
     assert not [one for one in lessons("2 + 3 =", [BAD, BAD], "five", PLAIN, seed=1) if one.kind == "choice"]
 
 
+def test_only_what_is_to_be_taught_is_written_and_choices_are_between_the_first_two_the_next_two_and_so_on():
+    one, other, last = (dataclasses.replace(BAD, text=text) for text in ("7", "8", "9"))
+    made = lessons("2 + 3 =", [GOOD, BAD, one, other, GOOD, last, BAD], "five", PLAIN, seed=1, teach=("choice",))
+    assert [(one.kind, one.answer) for one in made] == [("choice", "A"), ("choice", "B")] * 2
+    assert {one.kind for one in lessons("2 + 3 =", [GOOD, BAD], "five", PLAIN, seed=1, teach=("critique", "choice"))} == {
+        "critique", "choice"}
+
+
+def test_a_stage_that_teaches_choosing_alone_writes_choices_of_all_its_answers_and_passes_its_audit(tmp_path):
+    made = run(recipe(lessons=dataclasses.replace(LESSONS, answers=4, teach=("choice",), prompts=24)), tmp_path / "run")
+    assert not [(row.name, row.record, row.evidence) for row in audit_run(made).rows if row.result == "fail"]
+    with Ledger.open(made, write=False) as ledger:
+        taught = [one for one in ledger.records(Demonstration) if one.task.startswith("lesson:")]
+    assert taught and {one.task.split(":")[1] for one in taught} == {"choice"}
+    assert {one.messages[-1].content for one in taught} == {"A", "B"}
+
+
 def test_lessons_ask_in_the_words_in_which_a_constitution_will_ask():
     heard = []
 
@@ -81,7 +98,9 @@ def test_lessons_ask_in_the_words_in_which_a_constitution_will_ask():
     assert len(heard) == 4 and set(heard) <= taught
 
 
-@pytest.mark.parametrize("wrong", [dataclasses.replace(LESSONS, principles={}), dataclasses.replace(LESSONS, prompts=0),
+@pytest.mark.parametrize("wrong", [dataclasses.replace(LESSONS, answers=1), dataclasses.replace(LESSONS, teach=()),
+                                   dataclasses.replace(LESSONS, teach=("choice", "choice")),
+                                   dataclasses.replace(LESSONS, principles={}), dataclasses.replace(LESSONS, prompts=0),
                                    dataclasses.replace(LESSONS, policy="nobody"), dataclasses.replace(
                                        LESSONS, sampling=dataclasses.replace(SAMPLED, temperature=0.0))])
 def test_lessons_that_could_not_be_written_are_refused_before_anything_starts(wrong):

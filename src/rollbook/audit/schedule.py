@@ -202,7 +202,7 @@ def sampled_once(stage: Stage) -> Once | None:
         case Revise():
             return Once(stage.tasks, stage.prompts, 1)
         case Lessons():
-            return Once(stage.tasks, stage.prompts, 2)
+            return Once(stage.tasks, stage.prompts, stage.answers)
         case Comparisons():
             return Once(stage.tasks, stage.prompts, stage.per_task)
         case _:

@@ -69,5 +69,6 @@ def _lessons(run: RunIndex, stage: Lessons, answers: dict[str, list[Told]]) -> I
             right = solution(task, stage.style, seed)
         except TaskError:
             continue
-        for one in lessons(task.prompt[-1].content, answers.get(name, ()), right, principles, seed=seed):
+        for one in lessons(task.prompt[-1].content, answers.get(name, ()), right, principles, seed=seed,
+                           teach=stage.teach):
             yield f"lesson:{one.kind}:{name}", one.question, one.answer

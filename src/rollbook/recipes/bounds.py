@@ -73,7 +73,7 @@ BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     r.RejectionSampling: dict.fromkeys(("prompts", "samples", "per_task"), COUNT),
     r.Comparisons: {"prompts": COUNT, "per_task": Bound(2), "apart": PROBABILITY},
     r.Revise: dict.fromkeys(("prompts", "rounds", "max_tokens"), COUNT),
-    r.Lessons: {"prompts": COUNT},
+    r.Lessons: {"prompts": COUNT, "answers": COUNT},
     r.Conversations: {"max_tokens": COUNT, "apart": PROBABILITY},
     r.Oracle: {"noise": NATURAL, "seed": NATURAL, "grades": POSITIVE},
     r.RewardModel: dict.fromkeys(("steps", "batch", "max_batch_tokens"), COUNT),

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from rollbook.recipes.stage_checks import check_batch_tokens, check_exploring, check_warmup, refuse
 from rollbook.records import graph
+from rollbook.records.demonstrating import TAUGHT
 from rollbook.records.problems import Problems
 from rollbook.records.recipe import (
     Comparisons,
@@ -96,6 +97,12 @@ def _lessons(stage: Lessons, path: str, settings: Settings, problems: Problems) 
     if settings.environment is not None:
         refuse(problems, f"{path} writes lessons about single answers", settings.environment.name,
                "an episode in an environment is no answer that a program could revise", f"leave out {path}")
+    if not stage.teach or len(set(stage.teach)) < len(stage.teach):
+        refuse(problems, f"{path}.teach must name some of {', '.join(TAUGHT)}, each once", ", ".join(stage.teach) or "none",
+               "a stage that writes no lesson teaches nothing", f"leave out {path}.teach: all three are written")
+    if "choice" in stage.teach and stage.answers < 2:
+        refuse(problems, f"{path}.answers must be 2 or more where choices are taught", stage.answers,
+               "a choice is between two answers", f"set {path}.answers = 2")
 
 
 def _principles(principles: Mapping[str, Principle], path: str, problems: Problems) -> None:

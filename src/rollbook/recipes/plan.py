@@ -117,7 +117,7 @@ def _counts(settings: Settings, stage: Stage) -> tuple[int, int, int, int, int]:
         case Comparisons():
             return stage.prompts * stage.per_task, 0, 0, 0, 1
         case Lessons():
-            return stage.prompts * 2, 0, 0, 0, 1
+            return stage.prompts * stage.answers, 0, 0, 0, 1
         case Revise():
             return stage.prompts * (1 + 2 * stage.rounds), 0, 0, 0, 1
         case RewardModel():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from rollbook.records.codec import SPARSE
 from rollbook.records.episode import Dialect
 from rollbook.records.optimizers import OptimizerSettings
 from rollbook.records.sampling import SamplingSettings
+
+Taught = Literal["critique", "revision", "choice"]
+TAUGHT: tuple[Taught, ...] = get_args(Taught)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +107,11 @@ class Revise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons:
-    """Demonstrations that a program writes of criticising, revising and choosing by the `principles`: two answers of `policy` to
+    """Demonstrations that a program writes of criticising, revising and choosing by the `principles`: `answers` of `policy` to
     each of `prompts` tasks, whose verdicts say which is right and which is better. A wrong one is revised to a trace of `style`.
 
-    They teach a model from scratch what larger models are prompted to do; a later `Sft` learns them.
+    They teach a model from scratch what larger models are prompted to do; a later `Sft` learns them. `teach` says which of the
+    three are written: a loss is a mean over tokens, of which a choice has one and a revision dozens.
     """
 
     policy: str
@@ -116,6 +120,8 @@ class Lessons:
     principles: Mapping[str, Principle]
     style: str
     sampling: SamplingSettings
+    answers: int = field(default=2, metadata=SPARSE)
+    teach: tuple[Taught, ...] = field(default=TAUGHT, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

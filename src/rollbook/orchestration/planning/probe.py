@@ -22,6 +22,7 @@ from rollbook.ledger import Ledger
 from rollbook.orchestration.run import run_recipe
 from rollbook.orchestration.session import Progress
 from rollbook.records import ModuleUpdate, ResolvedRecipe, RollbookError, SftReport, StageEnd, StepReport
+from rollbook.records.demonstrating import TAUGHT
 from rollbook.records.graph import order
 from rollbook.records.recipe import (
     Comparisons,
@@ -151,8 +152,10 @@ def _small(stage: Stage, most: int) -> Stage:
             if isinstance(labeler, Oracle):
                 labeler = replace(labeler, noise=max(labeler.noise, 0.1))
             return replace(stage, prompts=_few(stage.prompts, stage.per_task), labeler=labeler)
-        case Revise() | Lessons():
+        case Revise():
             return replace(stage, prompts=_few(stage.prompts, 2))
+        case Lessons():                 # so few answers may hold no two of different worth: what else is taught is always there
+            return replace(stage, prompts=_few(stage.prompts, stage.answers), teach=TAUGHT)
         case _:
             return stage
 
@@ -238,6 +241,6 @@ def _attempts(settings: Settings, stage: Stage) -> int:
         case Revise():
             return stage.prompts * (1 + 2 * stage.rounds)
         case Lessons():
-            return stage.prompts * 2
+            return stage.prompts * stage.answers
         case _:
             return 1

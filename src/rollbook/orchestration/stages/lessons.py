@@ -13,10 +13,10 @@ from rollbook.tasks import solution
 
 
 def run(session: Session, name: str, stage: Lessons) -> None:
-    """Samples two answers to each task and writes what they teach; an answer that was cut or has no verdict teaches nothing."""
+    """Samples answers to each task and writes what they teach; an answer that was cut or has no verdict teaches nothing."""
     policy = session.take(stage.policy)
     tasks = first(session, stage.tasks, stage.prompts)
-    made = attempts(session, Asked(scope=name, tasks=tasks, samples=2, sampling=stage.sampling, policy=policy))
+    made = attempts(session, Asked(scope=name, tasks=tasks, samples=stage.answers, sampling=stage.sampling, policy=policy))
     tokenizer, seed, principles = session.policy.tokenizer, session.settings.run.seed, judged(stage.principles)
     stop = min(tokenizer.stop_ids)
     answers: dict[str, list[Told]] = {task.id: [] for task in tasks}
@@ -25,12 +25,13 @@ def run(session: Session, name: str, stage: Lessons) -> None:
             answers[trace.task].append(known)
     written = []
     for task in tasks:
-        for one in lessons(task.prompt[-1].content, answers[task.id], solution(task, stage.style, seed), principles, seed=seed):
+        for one in lessons(task.prompt[-1].content, answers[task.id], solution(task, stage.style, seed), principles, seed=seed,
+                           teach=stage.teach):
             asked = (Message(role="user", content=one.question, origin="program"),)
             written.append(demonstration(session, f"lesson:{one.kind}:{task.id}", asked,
                                          ((*tokenizer.encode(one.answer), stop), AUTHOR)))
     if not written:
-        raise RecipeError(f"{name} wrote no lesson", got=f"{len(made)} answers, all cut or without a verdict",
+        raise RecipeError(f"{name} wrote no lesson", got=f"{len(made)} answers, cut, unjudged, or no two of unlike worth",
                           why="there is nothing to teach", fix="raise tasks.max_tokens, or begin from a policy that answers")
     session.ledger.write_table(f"{name}/demonstrations", written)
     session.progress.note(f"{name}: {len(written)} lessons from {len(made)} answers")

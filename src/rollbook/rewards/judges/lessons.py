@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollbook.records import Scored, Trace, Verdict
-from rollbook.records.demonstrating import Principle
+from rollbook.records.demonstrating import TAUGHT, Principle
 from rollbook.rewards.judges.constitutional import choice_request, critique_request, drawn, revision_request
 from rollbook.rewards.judges.pairwise import OPTIONS
 
@@ -48,8 +48,10 @@ def told(trace: Trace, verdict: Verdict | None) -> Told | None:
     return Told(text=trace.text, worth=verdict.vector.total, right=verdict.vector.accuracy == 1.0)
 
 
-def lessons(task: str, told: Sequence[Told], solution: str, principles: Sequence[Principle], *, seed: int) -> list[Lesson]:
-    """A critique and a revision of every answer, and a choice in both orders of the first two where one is worth more.
+def lessons(task: str, told: Sequence[Told], solution: str, principles: Sequence[Principle], *, seed: int,
+            teach: Sequence[str] = TAUGHT) -> list[Lesson]:
+    """What `teach` names of a critique and a revision of every answer, and a choice in both orders of the first two, the next two
+    and so on, where one of the two is worth more.
 
     `solution` is a right answer to the task; a right answer is revised to itself.
     """
@@ -60,9 +62,11 @@ def lessons(task: str, told: Sequence[Told], solution: str, principles: Sequence
         made.append(Lesson(kind="critique", question=critique_request(task, one.text, principle), answer=critique))
         made.append(Lesson(kind="revision", question=revision_request(task, one.text, critique, principle),
                            answer=one.text if one.right else solution))
-    if len(told) > 1 and told[0].worth != told[1].worth:
-        principle = principles[drawn(seed, 1, (task, told[0].text), len(principles))]
-        for first, second in ((told[0], told[1]), (told[1], told[0])):
+    for one, other in zip(told[::2], told[1::2], strict=False):
+        if one.worth == other.worth:
+            continue
+        principle = principles[drawn(seed, 1, (task, one.text), len(principles))]
+        for first, second in ((one, other), (other, one)):
             made.append(Lesson(kind="choice", question=choice_request(task, (first.text, second.text), principle),
                                answer=OPTIONS[first.worth < second.worth]))
-    return made
+    return [lesson for lesson in made if lesson.kind in teach]
