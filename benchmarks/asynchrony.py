@@ -41,19 +41,25 @@ class Silent:
 
 
 def race(seeds: int, steps: int, wait_s: float, out: Path) -> dict[str, object]:
-    """Both ways for every seed; trained sequences a second of the RL stage, and held-out accuracy after it and before."""
+    """Both ways for every seed; trained sequences a second of the RL stage, and held-out accuracy after it and before.
+
+    The cold start of a seed is made once and taken over by the way that comes second.
+    """
+    from rollbook.orchestration.reuse import Reuse
     from rollbook.orchestration.run import run_recipe
     from rollbook.recipes import load, resolve
 
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for seed in range(1, seeds + 1):
+        source: Path | None = None
         for way in list(WAYS) if seed % 2 else list(reversed(WAYS)):
             root = out / f"{way.replace(' ', '-')}-{seed}"
             if not (root / "manifest.json").exists():
                 recipe = resolve(load("tool-calculator"), "tiny", (
                     *COMMON, *WAYS[way], f"run.seed={seed}", f"stages.rl.steps={steps}",
                     f"environment.parameters={{terms: 2, low: 10, high: 99, tool: calc, wait_s: {wait_s}}}"))
-                run_recipe(recipe, root, Silent())
+                run_recipe(recipe, root, Silent(), reuse=None if source is None else Reuse(folder=source))
+            source = root
             found[way].append(measured(root))
             print(json.dumps({"seed": seed, "way": way, **found[way][-1]}), flush=True)
     ratio = [a["sequences_per_s"] / b["sequences_per_s"] for a, b in zip(found["while training"], found["taking turns"], strict=True)]

@@ -123,7 +123,10 @@ def environment_tasks(settings: Settings, environment: EnvironmentSettings) -> t
 
 def demonstrations_of(around: Surroundings, tasks: Sequence[Task], tokenizer: ChatTokenizer, *, count: int, seed: int,
                       mixture: Mapping[str, float]) -> list[Demonstration]:
-    """`count` episodes in the proportions of `mixture`: `gold` plays a solution with its tools, `direct` says the reference."""
+    """`count` episodes in the proportions of `mixture`: `gold` plays a solution with its tools, `direct` says the reference.
+
+    What comes again is played once: an environment is proved to show the same for the same actions.
+    """
     unknown = [style for style in mixture if style not in STYLES]
     if unknown or not sum(mixture.values()) > 0:
         raise RecipeError("the traces of an environment are gold and direct", got=", ".join(mixture) or "none",
@@ -134,12 +137,18 @@ def demonstrations_of(around: Surroundings, tasks: Sequence[Task], tokenizer: Ch
         order += drawn.sample(list(tasks), min(len(tasks), count - len(order)))
     styles = drawn.choices(list(mixture), weights=list(mixture.values()), k=count)
     renderer = Renderer(tokenizer, dialect(around.rules.dialect), announces=around.rules.announces)
-    return [_demonstration(around, renderer, task, style) for task, style in zip(order, styles, strict=True)]
+    wanted = [(task, style) for task, style in zip(order, styles, strict=True)]
+    once = {(task.id, style): (task, _actions(around, task, style)) for task, style in wanted}
+    played = show(around.definition, list(once.values()), services=around.services, renderer=renderer)
+    shown = dict(zip(once, played, strict=True))
+    return [_demonstration(renderer, task, style, shown[task.id, style]) for task, style in wanted]
 
 
-def _demonstration(around: Surroundings, renderer: Renderer, task: Task, style: str) -> Demonstration:
-    actions = around.definition.solutions(task).gold[0] if style == "gold" else (Action(text=task.reference),)
-    shown: Shown = show(around.definition, task, actions, services=around.services, renderer=renderer)
+def _actions(around: Surroundings, task: Task, style: str) -> tuple[Action, ...]:
+    return around.definition.solutions(task).gold[0] if style == "gold" else (Action(text=task.reference),)
+
+
+def _demonstration(renderer: Renderer, task: Task, style: str, shown: Shown) -> Demonstration:
     tokenizer = renderer.tokenizer
     return Demonstration(task=task.id, messages=shown.messages, token_ids=shown.token_ids, owners=shown.owners,
                          tokenizer=tokenizer.digest, template=tokenizer.template_digest, author=f"program:{style}/1",

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rollbook.environments.replaying import play
+from rollbook.environments.replaying import Played, play
 from rollbook.records import Action, EnvironmentDefinition, Message, Segment, Services, Span, Task
 from rollbook.records.tasks import Owner
 from rollbook.rollouts.rendering import Renderer
+
+TOGETHER = 64       # episodes that are played at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +23,25 @@ class Shown:
     owners: tuple[Span, ...]
 
 
-def show(definition: EnvironmentDefinition, task: Task, actions: Sequence[Action], *, services: Services,
-         renderer: Renderer) -> Shown:
-    """Plays the actions; the policy's turns are written in the dialect and end with the end of turn.
+def show(definition: EnvironmentDefinition, episodes: Sequence[tuple[Task, Sequence[Action]]], *, services: Services,
+         renderer: Renderer) -> list[Shown]:
+    """Plays each task's actions, `TOGETHER` at a time since environments may take their time; in the order given."""
+    async def all_of_them() -> list[Played]:
+        room = asyncio.Semaphore(TOGETHER)
+
+        async def one(task: Task, actions: Sequence[Action]) -> Played:
+            async with room:
+                return await play(definition, task, actions, services=services, seed=0)
+        return await asyncio.gather(*(one(task, actions) for task, actions in episodes))
+    return [_shown(task, actions, played, renderer)
+            for (task, actions), played in zip(episodes, asyncio.run(all_of_them()), strict=True)]
+
+
+def _shown(task: Task, actions: Sequence[Action], played: Played, renderer: Renderer) -> Shown:
+    """The policy's turns, written in the dialect, end with the end of turn.
 
     What the last of them leads to is not shown, whether or not it ended the episode: nothing was said after it.
     """
-    played = asyncio.run(play(definition, task, actions, services=services, seed=0))
     tokenizer = renderer.tokenizer
     stop = min(tokenizer.stop_ids)
     messages = list(renderer.messages(task, played.tools)) + [renderer.message(reply) for reply in played.opening.replies]
