@@ -21,7 +21,7 @@ class WaitingSums(Calculator):
     tail: float = 20.0
 
     def build(self, *, services: Services, seed: int) -> WaitingEpisode:
-        return WaitingEpisode(tool=self.tool, waits=self)
+        return WaitingEpisode(tool=self.tool, shortcut=self.shortcut, waits=self)
 
 
 _COUNT = iter(range(10**12))
