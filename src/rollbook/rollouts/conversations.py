@@ -12,25 +12,20 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rollbook.records import Action, RecordError, Reply, ToolCall, ToolSchema
 from rollbook.records.tasks import Role
+from rollbook.rollouts.described import Unreadable, only, plain, present, read_calls, read_tools, unique
 
 ROLES: Mapping[str, Role] = {"system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
                              "tool": "tool"}
 SUFFIXES = (".json", ".jsonl", ".parquet")
 IGNORED = ("id", "source")
 PLACE = re.compile(r"row \d+")       # the name of a row without an id
-
-
-class Unreadable(Exception):
-    """A file or a row that is no conversation; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +65,7 @@ def read_rows(data: bytes, suffix: str, *, pairs: bool) -> tuple[list[Row], dict
     for place, document in enumerate(_documents(data, suffix)):
         name = f"row {place}"
         try:
-            row = _present(_plain(document), "it")
+            row = present(plain(document), "it")
             name = _name(row.get("id"), name, seen)
             found.append(_row(row, name, pairs=pairs))
         except (Unreadable, RecordError) as error:
@@ -99,20 +94,13 @@ def _documents(data: bytes, suffix: str) -> list[Any]:
             return [_without_nulls(row) for row in pq.read_table(io.BytesIO(data)).to_pylist()]
         text = data.decode("utf-8")
         if suffix == ".jsonl":
-            return [json.loads(line, object_pairs_hook=_unique) for line in text.split("\n") if line.strip()]
-        rows = json.loads(text, object_pairs_hook=_unique)
+            return [json.loads(line, object_pairs_hook=unique) for line in text.split("\n") if line.strip()]
+        rows = json.loads(text, object_pairs_hook=unique)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, MemoryError) as error:      # pyarrow's, and too deep nesting
         raise Unreadable(str(error)[:200]) from error
     if suffix not in SUFFIXES or not isinstance(rows, list):
         raise Unreadable(f"a file is one of {', '.join(SUFFIXES)} and a list of rows")
     return rows
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key twice in one object")
-    return found
 
 
 def _without_nulls(value: Any) -> Any:
@@ -122,42 +110,11 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _plain(value: Any) -> Any:
-    """The value itself, where JSON has it; Unreadable for every other type, for numbers that are none and for broken text."""
-    if isinstance(value, str):
-        if any("\ud800" <= mark <= "\udfff" for mark in value):
-            raise Unreadable(f"it holds a text that is not valid Unicode: {value!r}"[:160])
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise Unreadable(f"it holds a key that is no text: {key!r}"[:160])
-            _plain(key)
-            _plain(item)
-    elif isinstance(value, list):
-        for item in value:
-            _plain(item)
-    elif not isinstance(value, bool | int | float | None) or (isinstance(value, float) and not math.isfinite(value)):
-        raise Unreadable(f"it holds what JSON has no value for: {value!r} of type {type(value).__name__}"[:160])
-    return value
-
-
-def _present(value: Any, what: str) -> dict[str, Any]:
-    """An object without the keys that are null."""
-    if not isinstance(value, dict):
-        raise Unreadable(f"{what} is no object")
-    return {key: item for key, item in value.items() if item is not None}
-
-
-def _known(value: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    if strange := sorted(set(value) - set(known)):
-        raise Unreadable(f"unknown key {strange[0]} of {what}; known are {', '.join(known)}")
-
-
 def _row(row: Mapping[str, Any], name: str, *, pairs: bool) -> Row:
     known = ("prompt", "chosen", "rejected", "tools") if pairs else ("messages", "prompt", "completion", "tools")
     if strange := sorted(set(row) - {*known, *IGNORED}):
         raise Unreadable(f"unknown key {strange[0]}; known are {', '.join((*known, *IGNORED))}")
-    tools = _tools(row.get("tools"))
+    tools = read_tools(row.get("tools"))
     if not pairs:
         if "messages" in row and (beside := [key for key in ("prompt", "completion") if key in row]):
             raise Unreadable(f"it has messages and {beside[0]}: which of them is learnt is not said")
@@ -209,12 +166,12 @@ def _turns(value: Any, role: Role) -> tuple[Turn, ...]:
 
 
 def _turn(document: Any) -> Turn:
-    message = _present(document, "a message")
+    message = present(document, "a message")
     role = ROLES.get(message["role"]) if isinstance(message.get("role"), str) else None
     if role is None:
         raise Unreadable(f"a message has a role of {', '.join(ROLES)}, got {message!r}"[:160])
-    _known(message, ("role", "content", "tool_calls", "tool_call_id", "name"), "a message")
-    content, calls, answers = message.get("content"), _calls(message.get("tool_calls")), message.get("tool_call_id")
+    only(message, ("role", "content", "tool_calls", "tool_call_id", "name"), "a message")
+    content, calls, answers = message.get("content"), read_calls(message.get("tool_calls")), message.get("tool_call_id")
     if not isinstance(content, str | None) or (content is None and not calls):
         raise Unreadable(f"the content of a message is a text, got {type(content).__name__}")
     if not isinstance(answers, str | None) or not isinstance(message.get("name"), str | None):
@@ -226,76 +183,6 @@ def _turn(document: Any) -> Turn:
     if role == "assistant" and not (content or calls):
         raise Unreadable("an assistant's turn says nothing")
     return Turn(role=role, text=content or "", calls=calls, answers=answers)
-
-
-def _calls(value: Any) -> tuple[ToolCall, ...]:
-    if not isinstance(value, list | None):
-        raise Unreadable(f"tool_calls are a list, got {type(value).__name__}")
-    calls = tuple(_call(one, place) for place, one in enumerate(value or ()))
-    if twice := _twice(call.id for call in calls):
-        raise Unreadable(f"two calls of one turn have the id {twice}")
-    return calls
-
-
-def _call(document: Any, place: int) -> ToolCall:
-    call = _present(document, "a tool call")
-    function = _function(call, ("name", "arguments"), ("id", "type", "index"), "a tool call")
-    given, own = function.get("arguments"), call.get("id", f"call_{place}")
-    if not isinstance(own, str):
-        raise Unreadable(f"the id of a call is a text, got {own!r}"[:160])
-    arguments = {} if given is None or given == "" else _json(given, "the arguments of a call")
-    if not isinstance(arguments, dict):
-        raise Unreadable(f"the arguments of {function['name']} are no object: {arguments!r}"[:160])
-    return ToolCall(id=own, name=function["name"], arguments=arguments)
-
-
-def _tools(value: Any) -> tuple[ToolSchema, ...]:
-    tools = [] if value is None else _json(value, "tools")
-    if not isinstance(tools, list):
-        raise Unreadable(f"tools are a list, got {type(tools).__name__}")
-    found = tuple(_tool(_present(_json(one, "a tool"), "a tool")) for one in tools)
-    if twice := _twice(tool.name for tool in found):
-        raise Unreadable(f"two tools have the name {twice}")
-    return found
-
-
-def _tool(tool: Mapping[str, Any]) -> ToolSchema:
-    function = _function(tool, ("name", "description", "parameters", "strict"), ("type",), "a tool")
-    described, given = function.get("description", ""), function.get("parameters")
-    if not isinstance(described, str):
-        raise Unreadable(f"the description of {function['name']} is a text, got {described!r}"[:160])
-    parameters = {"type": "object", "properties": {}} if given is None else _json(given, "the parameters of a tool")
-    if not isinstance(parameters, dict):
-        raise Unreadable(f"the parameters of {function['name']} are no object: {parameters!r}"[:160])
-    required = parameters.get("required", [])
-    if not isinstance(required, list) or not isinstance(parameters.get("properties", {}), dict):
-        raise Unreadable(f"the parameters of {function['name']} are no JSON schema: {parameters!r}"[:160])
-    return ToolSchema(name=function["name"], description=described, parameters=parameters)
-
-
-def _function(outer: Mapping[str, Any], own: Sequence[str], around: Sequence[str], what: str) -> Mapping[str, Any]:
-    """The function that a tool or a call names: in an object of its own, or flat. Unknown keys and another type are refused."""
-    nested = "function" in outer
-    _known(outer, ("function", *around) if nested else (*own, *around), what)
-    function = _present(outer["function"], f"the function of {what}") if nested else outer
-    if nested:
-        _known(function, own, f"the function of {what}")
-    if not isinstance(function.get("name"), str) or outer.get("type", "function") != "function":
-        raise Unreadable(f"{what} is a function with a name, got {dict(outer)!r}"[:160])
-    return function
-
-
-def _twice(names: Iterable[str]) -> str | None:
-    return next((name for name, count in Counter(names).items() if count > 1), None)
-
-
-def _json(value: Any, what: str) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return _plain(json.loads(value, object_pairs_hook=_unique))
-    except (ValueError, RecursionError) as error:
-        raise Unreadable(f"{what} cannot be read: {error}"[:160]) from None
 
 
 def uncallable(row: Row) -> str | None:

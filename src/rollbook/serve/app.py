@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import itertools
 import json
 import time
 import uuid
@@ -20,7 +21,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from rollbook.records import RollbookError
+from rollbook.records import Completion, RollbookError
 from rollbook.serve.asking import Asked, Refused, chat, completion
 from rollbook.serve.gateway import DEFAULT, Answered, Gateway
 from rollbook.serve.workplace import Workplace
@@ -108,7 +109,7 @@ class App:
         except RollbookError as error:
             return refused(Refused(error.what, status=500, got=error.got, why=error.why, fix=error.fix))
         if asked.stream:
-            return StreamingResponse(self._stream(answered, kind), media_type="text/event-stream")
+            return StreamingResponse(self._stream(answered, kind, asked), media_type="text/event-stream")
         return JSONResponse(self._document(answered, kind, asked))
 
     def _admit(self, request: HttpRequest) -> None:
@@ -139,12 +140,19 @@ class App:
             choice["message"] = self._message(answered)
         else:
             choice["text"] = answered.action.text
-        if asked.logprobs and kind == "chat.completion":
-            shown = [self.gateway.tokenizer.token_text(token) for token in done.token_ids]
-            choice["logprobs"] = {"refusal": None, "content": [
+        if asked.logprobs:
+            choice["logprobs"] = self._logprobs(done, kind)
+        return {**self._head(kind), "choices": [choice], "usage": self._usage(answered)}
+
+    def _logprobs(self, done: Completion, kind: str) -> dict[str, Any]:
+        """The sampled tokens' log-probs in the form of a chat, or of a plain completion, whose offsets count characters."""
+        shown = [self.gateway.tokenizer.token_text(token) for token in done.token_ids]
+        if kind == "chat.completion":
+            return {"refusal": None, "content": [
                 {"token": text, "logprob": logp, "bytes": list(text.encode()), "top_logprobs": []}
                 for text, logp in zip(shown, done.logps, strict=True)]}
-        return {**self._head(kind), "choices": [choice], "usage": self._usage(answered)}
+        return {"tokens": shown, "token_logprobs": list(done.logps), "top_logprobs": None,
+                "text_offset": list(itertools.accumulate(map(len, shown[:-1]), initial=0)) if shown else []}
 
     def _message(self, answered: Answered) -> dict[str, Any]:
         calls = self._calls(answered)
@@ -167,13 +175,14 @@ class App:
     def _reason(self, answered: Answered) -> str:
         return "tool_calls" if answered.action.calls else REASONS.get(answered.completion.stop_reason, "stop")
 
-    async def _stream(self, answered: Answered, kind: str) -> AsyncIterator[bytes]:
-        """Server-sent events. Limit: the turn is sampled as a whole before its first event."""
+    async def _stream(self, answered: Answered, kind: str, asked: Asked) -> AsyncIterator[bytes]:
+        """Server-sent events; log-probs stand in the last. Limit: the turn is sampled as a whole before its first event."""
         head = self._head("chat.completion.chunk" if kind == "chat.completion" else kind)
         for delta in self._deltas(answered, kind):
             choice = {"index": 0, "finish_reason": None, **delta}
             yield f"data: {json.dumps({**head, 'choices': [choice]})}\n\n".encode()
         nothing: dict[str, Any] = {"delta": {}} if kind == "chat.completion" else {"text": ""}
+        nothing |= {"logprobs": self._logprobs(answered.completion, kind)} if asked.logprobs else {}
         last = {"index": 0, "finish_reason": self._reason(answered), **nothing}
         yield f"data: {json.dumps({**head, 'choices': [last], 'usage': self._usage(answered)})}\n\ndata: [DONE]\n\n".encode()
 

@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollbook.records import Action, Message, RecordError, RollbookError, ToolCall, ToolSchema
+from rollbook.records import Action, Message, RecordError, RollbookError, ToolSchema
 from rollbook.records.codec import nearest
+from rollbook.rollouts.described import Unreadable, read_calls, read_tools
 
-HARMLESS = ("user", "metadata", "store", "parallel_tool_calls", "stream_options", "service_tier", "prompt_cache_key",
-            "safety_identifier", "reasoning_effort")       # say nothing about what is sampled here
+HARMLESS = ("user", "metadata", "store", "stream_options", "service_tier", "prompt_cache_key", "safety_identifier")
+# neither these nor a chat's parallel_tool_calls and reasoning_effort say anything about what is sampled here
 NUMBERS: Mapping[str, tuple[Any, float, float]] = {"temperature": ((int, float), 0.0, 100.0),
                                                     "top_p": ((int, float), 1e-6, 1.0), "seed": ((int,), 0, 2**63 - 1)}
 ZERO = ("frequency_penalty", "presence_penalty")
-KNOWN = ("model", "messages", "prompt", "tools", "tool_choice", "temperature", "top_p", "max_tokens", "max_completion_tokens",
-         "stop", "seed", "n", "stream", "logprobs", "top_logprobs", "response_format", *ZERO, *HARMLESS)
+KNOWN = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "n", "stream", "logprobs", *ZERO, *HARMLESS)
+CHAT = ("messages", "tools", "tool_choice", "max_completion_tokens", "top_logprobs", "response_format", "parallel_tool_calls",
+        "reasoning_effort")        # of a chat alone
 
 
 class Refused(RollbookError):
@@ -58,36 +60,44 @@ class Asked:
 
 def chat(body: Any) -> Asked:
     """A chat request; Refused with what is wrong."""
-    document = _checked(body, "messages")
+    document = _checked(body, "messages", CHAT)
     messages = document["messages"]
     if not isinstance(messages, list) or not messages:
         raise Refused("messages must be a list of at least one message", got=type(messages).__name__)
     choice = document.get("tool_choice", "auto")
     if choice not in ("auto", "none", None):
         raise Refused("tool_choice must be auto or none", got=json.dumps(choice)[:80], why="the policy decides whether it calls")
-    listed = document.get("tools") or []
-    if not isinstance(listed, list):
-        raise Refused("tools must be a list", got=type(listed).__name__)
-    tools = tuple(map(_tool, listed)) if choice != "none" else ()
+    try:
+        tools = read_tools(document.get("tools"))
+    except (Unreadable, RecordError) as error:
+        raise Refused(f"tools cannot be read: {error}".split("\n")[0],
+                      fix="send them as OpenAI's chat interface has them") from error
+    tools = tools if choice != "none" else ()
     return _asked(document, tuple(_turn(message, place) for place, message in enumerate(messages)), tools)
 
 
 def completion(body: Any) -> tuple[str, Asked]:
     """A plain completion: the prompt's text, and the rest of the request."""
-    document = _checked(body, "prompt")
-    prompt = document["prompt"]
+    document = _checked(body, "prompt", ("prompt",))
+    prompt, logs = document["prompt"], document.get("logprobs")
     if not isinstance(prompt, str):
         raise Refused("prompt must be one text", got=type(prompt).__name__)
-    return prompt, _asked(document, (), ())
+    if logs is not None and (isinstance(logs, bool) or logs != 0):
+        raise Refused("logprobs of a plain completion must be 0", got=repr(logs)[:60],
+                      why="it is how many more than the sampled token are named, and only sampled tokens' log-probs are kept")
+    return prompt, _asked({**document, "logprobs": logs == 0}, (), ())
 
 
-def _checked(body: Any, needed: str) -> dict[str, Any]:
+def _checked(body: Any, needed: str, own: Sequence[str]) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Refused("the request must be a JSON object", got=type(body).__name__)
+    known = (*KNOWN, *own)
     for key in body:
-        if key not in KNOWN:
-            raise Refused(f"unknown key {key}", got=repr(body[key])[:60], why="what is ignored cannot be relied on",
-                          fix=f"nearest names: {nearest(str(key), list(KNOWN))}")
+        if key not in known and (body[key] is not None or key not in (*CHAT, "prompt")):
+            what = f"{key} belongs to a chat, not to a plain completion" if key in CHAT else f"unknown key {key}"
+            raise Refused(what, got=repr(body[key])[:60], why="what is ignored cannot be relied on",
+                          fix="send it to /v1/chat/completions" if key in CHAT else
+                          f"nearest names: {nearest(str(key), list(known))}")
     if needed not in body:
         raise Refused(f"missing key {needed}")
     for key in ZERO:
@@ -124,20 +134,6 @@ def _asked(document: Mapping[str, Any], turns: tuple[Turn, ...], tools: tuple[To
                  stream=bool(document.get("stream")), logprobs=bool(document.get("logprobs")))
 
 
-def _tool(document: Any) -> ToolSchema:
-    function = document.get("function") if isinstance(document, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise Refused("a tool must be a function with a name", got=json.dumps(document)[:80])
-    parameters = function.get("parameters") or {"type": "object", "properties": {}}
-    if not isinstance(parameters, dict) or not isinstance(parameters.get("properties", {}), dict) or not isinstance(
-            parameters.get("required", []), list) or not isinstance(function.get("description") or "", str):
-        raise Refused("a tool has a text for its description and a JSON schema for its parameters", got=json.dumps(document)[:80])
-    try:
-        return ToolSchema(name=function["name"], description=function.get("description") or "", parameters=parameters)
-    except RecordError as error:
-        raise Refused(error.what, got=error.got) from error
-
-
 def _turn(message: Any, place: int) -> Turn:
     role = message.get("role") if isinstance(message, dict) else None
     if role == "developer":
@@ -146,10 +142,10 @@ def _turn(message: Any, place: int) -> Turn:
         raise Refused(f"messages[{place}].role must be system, user, assistant or tool", got=repr(role))
     content = _text(message.get("content"), place)
     if role == "assistant":
-        made = message.get("tool_calls") or []
-        if not isinstance(made, list):
-            raise Refused(f"messages[{place}].tool_calls must be a list", got=type(made).__name__)
-        calls = tuple(_call(call, place) for call in made)
+        try:
+            calls = read_calls(message.get("tool_calls"))
+        except Unreadable as error:
+            raise Refused(f"messages[{place}].tool_calls holds something that is no call", got=str(error)) from error
         return Turn(role=role, action=Action(text=content, calls=calls))
     answers = message.get("tool_call_id")
     if not isinstance(answers, str | None):
@@ -169,24 +165,6 @@ def _text(content: Any, place: int) -> str:
     if not isinstance(content, str):
         raise Refused(f"messages[{place}].content must be text", got=type(content).__name__)
     return content
-
-
-def _call(call: Any, place: int) -> ToolCall:
-    try:
-        function = call["function"]
-        arguments = json.loads(function["arguments"] or "{}", parse_constant=_no_number)
-        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
-        if not isinstance(arguments, dict):
-            raise ValueError("its arguments are no object")
-        if not isinstance(function["name"], str):
-            raise ValueError("its function's name is no text")
-        return ToolCall(id=str(call.get("id", "")), name=function["name"], arguments=arguments)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise Refused(f"messages[{place}].tool_calls holds something that is no call", got=str(error)[:80]) from error
-
-
-def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
 
 
 def messages_of(turns: Sequence[Turn], write: Any) -> tuple[Message, ...]:

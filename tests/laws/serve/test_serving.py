@@ -16,10 +16,12 @@ import pytest
 from scripted import SAMPLING, STOP, TOKENIZER, ScriptedSampler, do
 
 from rollbook.records import FinalState, ModelError, Task
+from rollbook.rollouts.conversations import read_rows
 from rollbook.rollouts.dialects import dialect
 from rollbook.rollouts.meeting import turn_sampler
 from rollbook.rollouts.rendering import Renderer
 from rollbook.rollouts.rules import EpisodeRules
+from rollbook.serve.asking import Refused, chat
 from rollbook.serve.gateway import Allowed, Gateway
 from rollbook.serve.harness import Assignment, HarnessRollouts
 from rollbook.serve.running import CallLog, Serving, listen, serving
@@ -105,8 +107,36 @@ def test_streams_hold_what_the_answer_holds() -> None:
         calls = [call for chunk in ask(agent, [{"role": "user", "content": "x"}], tools=[TOOL], stream=True)
                  for call in chunk.choices[0].delta.tool_calls or ()]
         assert [(call.index, call.function.name) for call in calls] == [(0, "do")]
-        plain = agent.completions.create(model="policy", prompt="once")
-        assert plain.choices[0].text == do("a")
+        logs = [chunk.choices[0].logprobs for chunk in ask(agent, [{"role": "user", "content": "y"}], stream=True, logprobs=True)]
+        assert {entry.logprob for entry in logs[-1].content} == {-0.5} and not any(logs[:-1])
+
+
+def test_a_plain_completion_has_its_own_settings_and_refuses_those_of_a_chat() -> None:
+    with served(("ab",)) as (one, sampler):
+        plain = client(one).completions.create(model="policy", prompt="once", logprobs=0, extra_body={"tools": None})
+        found = plain.choices[0].logprobs
+        assert plain.choices[0].text == "ab" and found.token_logprobs == [-0.5] * len(found.tokens)
+        assert found.text_offset[:2] == [0, len(found.tokens[0])]
+        headers, asked = {"Authorization": f"Bearer {one.token}"}, len(sampler.asked)
+        for more, words in (({"tools": [TOOL]}, "belongs to a chat"), ({"tool_choice": "none"}, "belongs to a chat"),
+                            ({"response_format": {"type": "text"}}, "belongs to a chat"), ({"logprobs": 1}, "must be 0"),
+                            ({"logprobs": True}, "must be 0"), ({"echo": True}, "unknown key")):
+            answer = httpx2.post(f"{one.base_url('a')}/completions", json={"prompt": "x", **more}, headers=headers)
+            assert answer.status_code == 400 and words in answer.json()["error"]["message"], more
+        assert len(sampler.asked) == asked
+
+
+@pytest.mark.parametrize("tools", [
+    3, ["do"], [TOOL, TOOL], [{**TOOL, "type": "custom"}], [{**TOOL, "cache": 1}],
+    [{"type": "function", "function": {**TOOL["function"], "returns": {}}}],
+    [{"type": "function", "function": {"name": "do", "description": 3}}],
+    [{"type": "function", "function": {"name": "do", "parameters": []}}],
+    [{"type": "function", "function": {"name": "do", "parameters": {"type": "object", "required": "what"}}}]])
+def test_tools_of_a_request_are_read_as_those_of_a_conversation_file(tools: Any) -> None:
+    row = {"messages": [USER, {"role": "assistant", "content": "4"}], "tools": tools}
+    assert read_rows(json.dumps([row]).encode(), ".json", pairs=False)[1], "a file may not have them"
+    with pytest.raises(Refused, match="tools cannot be read"):
+        chat({"messages": [USER], "tools": tools})
 
 
 def test_attempts_are_apart_and_one_that_is_over_answers_no_more() -> None:
