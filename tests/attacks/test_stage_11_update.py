@@ -11,7 +11,8 @@ from light import attack, clean_rows
 from rollbook.experience import batches
 from rollbook.experience.batches import Packed
 from rollbook.objectives import kl, sequence_weight, total_loss
-from rollbook.orchestration import recording, stages
+from rollbook.objectives.terms import AdaptiveEntropy
+from rollbook.orchestration import exploring, recording, stages
 from rollbook.orchestration import step as stepping
 from rollbook.orchestration.publish import Publisher
 from rollbook.training import optimizer
@@ -54,7 +55,9 @@ def trained_by(monkeypatch, warm, out, objective, *patches):
 @pytest.mark.parametrize("objective", [
     {"kind": "Grpo", "low": 0.2, "high": 0.2, "beta": 0.04, "credit": NORMALIZED},
     {"kind": "Dapo", "overlong_filter": True, "credit": NORMALIZED},
-    {"kind": "KimiK2", "tau": 0.5, "scale": "squared"}])
+    {"kind": "KimiK2", "tau": 0.5, "scale": "squared"},
+    {"kind": "ControlledEntropy", "start": 0.01, "step": 0.02, "maximum": None, "target": 0.0, "entropy_aggregate": "token_mean",
+     "objective": {"kind": "Dapo", "overlong_filter": False, "credit": NORMALIZED}}])
 def test_a_clean_run_of_another_objective_passes_too(monkeypatch, warm, tmp_path, objective):
     found = attacked.rows(trained_by(monkeypatch, warm, tmp_path / "run", objective))
     assert [found[stage].result for stage in (9, 10, 11, 12)] == ["pass"] * 4, found
@@ -65,6 +68,24 @@ def test_another_kl_estimator_than_named(monkeypatch, warm, tmp_path):
     objective = {"kind": "Grpo", "low": 0.2, "high": 0.2, "beta": 0.5, "credit": NORMALIZED}
     run = trained_by(monkeypatch, warm, tmp_path / "run", objective, (kl, "k3", kl.k2))
     assert_caught(run, 11, record="Update", evidence="of rl/000001/0")
+
+
+CONTROLLED = {"kind": "ControlledEntropy", "start": 0.01, "step": 0.02, "maximum": 0.04, "target": 100.0,
+              "entropy_aggregate": "token_mean", "objective": {"kind": "Dapo", "overlong_filter": False, "credit": NORMALIZED}}
+
+
+@pytest.mark.parametrize(("where", "name", "other", "words"), [
+    pytest.param(AdaptiveEntropy, "advance", lambda self, alpha, entropy: alpha, "the controller has come to",
+                 marks=pytest.mark.fault(stage=11, injection="the coefficient of a controlled entropy bonus stands still")),
+    pytest.param(AdaptiveEntropy, "coefficient", lambda self, alpha, entropy: alpha / 2, "is due at an entropy",
+                 marks=pytest.mark.fault(stage=11, injection="a controlled entropy bonus is half of what its controller says")),
+    pytest.param(PolicyLearner, "entropy", lambda self, packed: 0.1, "was told an entropy",
+                 marks=pytest.mark.fault(stage=11, injection="an entropy controller is told another entropy than the batch has")),
+    pytest.param(exploring, "with_control", lambda packed, control: packed, "nothing of its controller",
+                 marks=pytest.mark.fault(stage=11, injection="a controller moves the bonus and the batch says nothing of it"))])
+def test_a_controller_of_entropy_that_is_not_the_recipes(monkeypatch, warm, tmp_path, where, name, other, words):
+    run = trained_by(monkeypatch, warm, tmp_path / "run", CONTROLLED, (where, name, other))
+    assert_caught(run, 11, record="Batch", evidence=words)
 
 
 @pytest.mark.fault(stage=11, injection="another clip bound is used than the batch names")

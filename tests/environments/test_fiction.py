@@ -6,11 +6,13 @@ import sqlite3
 
 import pytest
 
-from rollbook.environments.builtin.fiction import LARGEST, SMALLEST, THEMES, World, build_world, pages_of, questions_of
+from rollbook.environments.builtin.fiction import ALL_THEMES, LARGEST, SMALLEST, World, build_world, pages_of, questions_of
+from rollbook.environments.builtin.index import excerpt
+from rollbook.environments.builtin.search import SearchQuestions, index_of
 from rollbook.records import EnvironmentFault
 
 
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("theme", ALL_THEMES)
 def test_a_world_has_300_to_500_rows_and_breaks_no_rule(theme: str) -> None:
     for seed in range(10):
         world = build_world(theme, seed)
@@ -18,7 +20,7 @@ def test_a_world_has_300_to_500_rows_and_breaks_no_rule(theme: str) -> None:
         assert world.broken_rules() == []
 
 
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("theme", ALL_THEMES)
 def test_every_rule_can_be_broken_and_is_then_found(theme: str) -> None:
     world = build_world(theme, 3)
     for table in world.tables:
@@ -43,7 +45,7 @@ def changed(world: World, name: str, rows: tuple[tuple[object, ...], ...]) -> Wo
     return World(name=world.name, theme=world.theme, tables=tables)
 
 
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("theme", ALL_THEMES)
 def test_the_answer_of_a_question_is_what_its_query_finds(theme: str) -> None:
     world = build_world(theme, 4)
     connection = world.connect()
@@ -73,7 +75,7 @@ def test_a_database_of_a_world_cannot_be_written() -> None:
         build_world("league", 1).connect().execute("DELETE FROM clubs")
 
 
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("theme", ALL_THEMES)
 def test_every_named_thing_has_a_page_and_every_number_stands_on_one(theme: str) -> None:
     world = build_world(theme, 2)
     pages = pages_of(world)
@@ -82,3 +84,12 @@ def test_every_named_thing_has_a_page_and_every_number_stands_on_one(theme: str)
     prose = " ".join(page.text for page in pages)
     assert all(str(row[place]) in prose for table in world.tables for row in table.rows[:20]
                for place, column in enumerate(table.columns) if place and column.refers is None and row[place] is not None)
+
+
+def test_one_search_of_the_register_shows_the_answer_and_no_message_tells_how() -> None:
+    definition = SearchQuestions(themes=("register",), results=1, least_hops=1, per_world=8, instructed=False)
+    for task in definition.tasks(count=16, seed=5).tasks:
+        (question,) = task.prompt
+        (page,) = index_of(task, "").search(question.content, 1)
+        assert question.role == "user" and task.reference in excerpt(page, question.content)
+    assert len(SearchQuestions(themes=("register",), least_hops=1).tasks(count=1, seed=5).tasks[0].prompt) == 2

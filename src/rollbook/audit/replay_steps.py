@@ -14,6 +14,7 @@ from rollbook.experience.mixing import mixed
 from rollbook.experience.token_credit import per_token, uses_values
 from rollbook.ledger import Event, Ledger
 from rollbook.models.weights import weight_hash
+from rollbook.objectives import ControlledEntropy
 from rollbook.objectives.core import Objective
 from rollbook.objectives.credit.rules import BatchNormalized
 from rollbook.objectives.settings import from_settings
@@ -75,6 +76,14 @@ def policy_step(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: Pol
     return after
 
 
+def used(batch: Batch) -> Objective:
+    """The batch's objective; where a controller moves its bonus for entropy, with the coefficient of this step."""
+    objective = from_settings(dict(batch.objective))
+    if batch.control is None or not isinstance(objective, ControlledEntropy):
+        return objective
+    return objective.at(batch.control.coefficient)
+
+
 def hold(learner: PolicyLearner, step: PolicyStep) -> None:
     """Before a step's first minibatch: what its later ones are anchored at, and valued by, is kept."""
     if step.batch.scope.endswith("/0"):
@@ -86,8 +95,9 @@ def hold(learner: PolicyLearner, step: PolicyStep) -> None:
 def compared(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: PolicyGradient, step: PolicyStep) -> Packed:
     """The stored minibatch, once everything in it was computed again from trajectories, credit and models, and compared."""
     given = stored.tensors(ledger, step.batch.tensors)
-    objective = from_settings(dict(step.batch.objective))
-    ruler.text("objective", from_settings(dict(stage.objective)), objective, "the recipe's against the batch's")
+    objective = used(step.batch)
+    ruler.text("objective", from_settings(dict(stage.objective)), from_settings(dict(step.batch.objective)),
+               "the recipe's against the batch's")
     members = stored.members(ledger, step.table, step.batch)
     if stage.observation_loss:
         members = tuple(replace(one, trace=one.trace.as_if_written()) for one in members)
@@ -123,8 +133,11 @@ def gradients(ruler: Ruler, ledger: Ledger, learner: PolicyLearner, stage: Polic
     The optimizer steps: whoever does not want the step keeps the weights elsewhere.
     """
     assert step.update is not None
-    found, objective = stored.tensors(ledger, step.update.tensors), from_settings(dict(step.batch.objective))
+    found, objective = stored.tensors(ledger, step.update.tensors), used(step.batch)
     packed = compared(ruler, ledger, learner, stage, step)
+    if step.batch.control is not None:
+        ruler.number("control.entropy_nats", step.batch.control.entropy_nats, learner.entropy(packed), ruler.tolerance.logp_nats,
+                     share=False)
     measured = learner.update(packed, objective, where=step.batch.scope)
     slack = ruler.tolerance
     ruler.tensor("logp", found.get("logp"), measured.logp_T, slack.logp_nats)

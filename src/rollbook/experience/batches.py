@@ -21,7 +21,8 @@ from rollbook.objectives.aggregate import Aggregate
 from rollbook.objectives.core import Objective
 from rollbook.objectives.credit import Measured, assign_credit
 from rollbook.objectives.credit.rules import Credit as Rule
-from rollbook.records import Credit, Experience, RecordError, TermSpec, encode
+from rollbook.objectives.terms import EntropyBonus
+from rollbook.records import Credit, EntropyControl, Experience, RecordError, TermSpec, encode
 from rollbook.records.recipe import Plain
 from rollbook.records.rollout import UNSAMPLED
 
@@ -33,7 +34,8 @@ class Packed:
     `plan` lists the sequences of each micro-batch, `correct_S` is 1, 0 or -1 where correctness is not known.
     `anchor_T`, `reference_T` and `teacher_T` are None unless the objective or its credit reads them, `value_T`, `return_T` and
     `kl_T` (nats) unless credit is given per token from them. `routes_LYK` are the experts that a replay takes, micro-batch after
-    micro-batch, each in the order of its layout; None where the router is free. `mixed` is pretraining data beside the batch.
+    micro-batch, each in the order of its layout; None where the router is free. `mixed` is pretraining data beside the batch,
+    `control` what a controlled bonus for entropy is at this step.
     """
 
     members: tuple[Experience, ...]
@@ -58,6 +60,7 @@ class Packed:
     kl_T: Tensor | None = None
     routes_LYK: Tensor | None = None
     mixed: Mixed | None = None
+    control: EntropyControl | None = None
 
     @property
     def sampled_T(self) -> Tensor:
@@ -230,6 +233,12 @@ def with_token_credit(parts: Sequence[Packed], rule: Rule | Unstated, values: Se
             for part, advantage_T in zip(parts, split[0] or (), strict=True)]
     return [replace(part, advantage_T=less[at], return_T=_at(split[1], at), kl_T=_at(split[2], at),
                     value_T=None if values is None else values[at]) for at, part in enumerate(parts)]
+
+
+def with_control(packed: Packed, control: EntropyControl) -> Packed:
+    """The batch of an optimizer step whose bonus for entropy is controlled: that term has the coefficient of this step."""
+    return replace(packed, control=control, terms=tuple(replace(term, coefficient=control.coefficient)
+                                                        if term.name == EntropyBonus.name else term for term in packed.terms))
 
 
 def _at(parts: Sequence[Tensor] | None, at: int) -> Any:

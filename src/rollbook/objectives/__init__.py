@@ -11,7 +11,7 @@ from rollbook.objectives.core import ActionTokens, ExtraTerm, Objective, Term, T
 from rollbook.objectives.corrected import Corrected
 from rollbook.objectives.critic_policies import DecoupledPpo, Glm5Agentic, Glm5Reasoning, Ppo, PpoPtx, Sao, Vapo
 from rollbook.objectives.errors import ObjectiveError
-from rollbook.objectives.exploring import WithEntropy
+from rollbook.objectives.exploring import ControlledEntropy, WithEntropy
 from rollbook.objectives.group_policies import (
     Dapo,
     DeepSeekV32,
@@ -32,6 +32,7 @@ __all__ = [
     "ActionTokens",
     "Aggregate",
     "Cispo",
+    "ControlledEntropy",
     "Corrected",
     "Dapo",
     "DecoupledPpo",

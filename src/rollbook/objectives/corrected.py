@@ -13,7 +13,7 @@ from rollbook.objectives.checks import check_bounds, check_cap, check_choice
 from rollbook.objectives.core import ActionTokens, Objective, TokenLoss, read
 from rollbook.objectives.critic_policies import DecoupledPpo, Glm5Reasoning
 from rollbook.objectives.errors import ObjectiveError
-from rollbook.objectives.exploring import WithEntropy
+from rollbook.objectives.exploring import ControlledEntropy, WithEntropy
 from rollbook.objectives.kimi import KimiK2, KimiK15, KimiK25
 from rollbook.objectives.ratios import weighted
 from rollbook.objectives.teacher_policies import Glm5CrossStage
@@ -102,7 +102,7 @@ def uncorrectable(objective: object) -> str | None:
             return "it already weighs by anchor / behavior: c would count twice"
         case KimiK15() | KimiK2():
             return "its square of the log-ratio is no importance-weighted surrogate: a weight would move its optimum's meaning"
-        case WithEntropy():
+        case WithEntropy() | ControlledEntropy():
             return "its bonus is no surrogate of the reward: a correction goes inside"
         case Objective() if "anchor_T" in objective.reads:
             return None

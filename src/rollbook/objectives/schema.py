@@ -16,9 +16,10 @@ from rollbook.objectives.core import Objective, Unstated
 from rollbook.objectives.corrected import Corrected
 from rollbook.objectives.credit.rules import RULES, Credit
 from rollbook.objectives.errors import ObjectiveError
-from rollbook.objectives.exploring import WithEntropy
+from rollbook.objectives.exploring import ControlledEntropy, WithEntropy
 
 _SCALARS: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
+_WRAPPERS = (Corrected, WithEntropy, ControlledEntropy)
 _BOUNDS = ("low", "high")
 _GROUP_RULES = ("GroupCentered", "GroupNormalized", "LeaveOneOut", "MinibatchStandardized")
 
@@ -28,7 +29,7 @@ def json_schema(cls: type) -> dict[str, Any]:
 
     Example: json_schema(Dapo)["properties"]["high"] == {"type": "number", "minimum": 0, "default": 0.28}
     """
-    if not isinstance(cls, type) or cls not in {*OBJECTIVES.values(), *RULES.values(), Corrected, WithEntropy}:
+    if not isinstance(cls, type) or cls not in {*OBJECTIVES.values(), *RULES.values(), *_WRAPPERS}:
         raise ObjectiveError(
             "json_schema takes the class of an objective or of a credit rule",
             got=repr(cls)[:80],
@@ -39,11 +40,11 @@ def json_schema(cls: type) -> dict[str, Any]:
 
 
 def catalogue_schema() -> dict[str, Any]:
-    """One schema for any objective of the catalogue, alone, `Corrected` or `WithEntropy`, chosen by `kind`."""
+    """One schema for any objective of the catalogue, alone, corrected or beside a bonus for entropy, chosen by `kind`."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "rollbook objective",
-        "anyOf": [{"$ref": "#/$defs/objective"}, _record(Corrected), _record(WithEntropy)],
+        "anyOf": [{"$ref": "#/$defs/objective"}, *map(_record, _WRAPPERS)],
         "$defs": _definitions(),
     }
 
@@ -56,7 +57,7 @@ def schemas_by_name() -> dict[str, dict[str, Any]]:
     """
     credit = _definitions()["credit"]
     result: dict[str, dict[str, Any]] = {}
-    for wrapper in (Corrected, WithEntropy):
+    for wrapper in _WRAPPERS:
         record = _record(wrapper)
         properties = {field: schema for field, schema in record["properties"].items() if field != "kind"}
         properties["objective"] = {"x-objective": True}

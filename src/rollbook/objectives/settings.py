@@ -11,9 +11,15 @@ from rollbook.objectives.core import Objective, Unstated
 from rollbook.objectives.corrected import Corrected
 from rollbook.objectives.credit.rules import RULES
 from rollbook.objectives.errors import ObjectiveError
-from rollbook.objectives.exploring import WithEntropy
+from rollbook.objectives.exploring import ControlledEntropy, WithEntropy
 
-_KINDS: dict[str, type] = {**OBJECTIVES, **RULES, "Corrected": Corrected, "WithEntropy": WithEntropy}
+_KINDS: dict[str, type] = {
+    **OBJECTIVES,
+    **RULES,
+    "Corrected": Corrected,
+    "WithEntropy": WithEntropy,
+    "ControlledEntropy": ControlledEntropy,
+}
 
 
 def to_settings(record: object) -> dict[str, Any]:

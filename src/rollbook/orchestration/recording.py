@@ -24,7 +24,8 @@ def batch_record(ledger: Ledger, packed: Packed, objective: Objective, *, policy
                  groups=len(set(packed.credit.group_of)), max_age=int(policy.index - packed.version_T[packed.sampled_T].min()),
                  max_length=packed.max_length, threads=torch.get_num_threads(), deterministic=True,
                  compute_dtype=str(dtype).removeprefix("torch."),
-                 pretraining=() if packed.mixed is None else tuple(content_id(one) for one in packed.mixed.shown))
+                 pretraining=() if packed.mixed is None else tuple(content_id(one) for one in packed.mixed.shown),
+                 control=packed.control)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

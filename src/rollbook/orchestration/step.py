@@ -16,6 +16,7 @@ from rollbook.ledger import Ledger, close_census
 from rollbook.objectives import all_reads
 from rollbook.objectives.core import Objective
 from rollbook.orchestration.critic import critic_metrics, critic_steps, warming
+from rollbook.orchestration.exploring import Controller
 from rollbook.orchestration.measures import Updated, step_metrics
 from rollbook.orchestration.publish import Publisher
 from rollbook.orchestration.recording import Moved, batch_record, update_record
@@ -74,6 +75,7 @@ class PolicyRun:
     tasks: Mapping[TaskId, Task]
     critic: CriticLearner | None = None
     pretraining: Callable[[int], Sequence[Demonstration]] | None = None      # of an optimizer step, counted from 0
+    exploring: Controller | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,11 +208,13 @@ class Place:
 
 def _update(run: PolicyRun, packed: Packed, policy: PolicyVersion, place: Place) -> Updated:
     """Takes the optimizer step, records batch and update; a diverged step leaves its batch in the run."""
-    before = run.publisher.weights
+    before, objective = run.publisher.weights, run.objective
+    if run.exploring is not None:
+        packed, objective = run.exploring.take(packed, run.learner)
     if place.first and run.settings.fresh_optimizer:
         run.learner.optimizer.forget()
     try:
-        measured = run.learner.update(packed, run.objective, where=packed.credit.scope)
+        measured = run.learner.update(packed, objective, where=packed.credit.scope)
     except Diverged:
         _record_batch(run, packed, policy)
         raise

@@ -70,7 +70,7 @@ from rollbook.records.evaluation import (
 )
 from rollbook.records.experience import Census, Credit, Experience, Outcome
 from rollbook.records.host import STAGES, HostCheckpoint, HostEvaluation, HostRun, HostTask, HostUpdate, ids_hash
-from rollbook.records.learning import Acknowledgement, Batch, PolicyVersion, Probe, TermSpec, Update
+from rollbook.records.learning import Acknowledgement, Batch, EntropyControl, PolicyVersion, Probe, TermSpec, Update
 from rollbook.records.modules import Agreement, BestOf, Collected, Curation, Merged, ModuleUpdate, ModuleVersion
 from rollbook.records.preferences import Candidate, Ranking, Revised, Revision
 from rollbook.records.protocols import (
@@ -184,6 +184,7 @@ __all__ = [
     "Dispatch",
     "Diverged",
     "Ended",
+    "EntropyControl",
     "Environment",
     "EnvironmentDefinition",
     "EnvironmentFault",

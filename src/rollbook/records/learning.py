@@ -21,13 +21,25 @@ class TermSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyControl:
+    """What a controlled bonus for entropy was at one optimizer step: the controller's `alpha`, the mean entropy (nats) of the
+    batch's tokens before the step, and the coefficient of the bonus that these two gave.
+    """
+
+    alpha: float
+    entropy_nats: float
+    coefficient: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Stage 11a: one optimizer step's input. `tensors` is the hash of a safetensors blob with the packed action tokens:
     token_ids, seq, group, length, correct (-1 unknown), behavior, version, anchor / reference / teacher where read, advantage,
     one weight per term and token. `max_length` is the length the aggregate `fixed_length` divides by.
 
     `plan` lists, for each micro-batch, the indices of its sequences. `pretraining` names the demonstrations that are trained on
-    beside it (PPO-ptx): their trained tokens, and the weight of each, are tensors too.
+    beside it (PPO-ptx): their trained tokens, and the weight of each, are tensors too. `control` is
+    there where the objective's bonus for entropy is controlled.
 
     Example: Batch(scope="rl/000001/0", traces=("Trace:1",), tensors="5a..", objective={"kind": "Magistral", ...},
         terms=(TermSpec(name="policy", coefficient=1.0, aggregate="group_token_mean", population="actions"),),
@@ -50,6 +62,7 @@ class Batch:
     deterministic: bool
     compute_dtype: str
     pretraining: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    control: EntropyControl | None = field(default=None, metadata=SPARSE)
 
     @property
     def id(self) -> str:

@@ -150,6 +150,12 @@ class PolicyLearner:
             self.average.take(self.decoder)
         return work.measured(stepped)
 
+    def entropy(self, packed: Packed) -> float:
+        """Mean entropy (nats) of the batch's tokens under the weights as they are."""
+        with torch.no_grad():
+            sums = [float(self._scores(self.decoder, layout).entropy_T.double().sum()) for layout in self._layouts(packed)]
+        return sum(sums) / packed.seq_T.numel()
+
     def _begin(self, packed: Packed, objective: Objective, where: str) -> Work:
         """The step's work, nothing of it done; its anchor is still to be found where the batch brings none."""
         own_anchor = packed.anchor_T is None and "anchor_T" in all_reads(objective)

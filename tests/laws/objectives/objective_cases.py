@@ -18,6 +18,8 @@ FIELDS = ("logp_T", "advantage_T", "anchor_T", "behavior_T", "reference_T", "tea
 
 INSTANCES: dict[str, Objective] = {
     "WithEntropy": ro.WithEntropy(objective=ro.Dapo(), coefficient=0.1, entropy_aggregate="token_mean"),
+    "ControlledEntropy": ro.ControlledEntropy(objective=ro.Dapo(), start=0.0, step=0.005, maximum=None,
+                                              entropy_aggregate="token_mean"),
     "Ppo": ro.Ppo(),
     "PpoDual": ro.Ppo(low=0.2, high=0.2, dual=1.6),
     "PpoPtx": ro.PpoPtx(),
@@ -169,7 +171,7 @@ def _one(objective: Objective, tokens: ActionTokens, t: int, members: list[int])
     rho, r, c = math.exp(p[t] - anchor[t]), math.exp(p[t] - behavior[t]), math.exp(anchor[t] - behavior[t])
     total = sum(p[k] - anchor[k] for k in members)
     match objective:
-        case ro.WithEntropy():
+        case ro.WithEntropy() | ro.ControlledEntropy():
             return _one(objective.objective, tokens, t, members)
         case ro.Corrected(objective=ro.Dapo()):
             weight = c if 1 - objective.low <= c <= 1 + objective.high else 0.0

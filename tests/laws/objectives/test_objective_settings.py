@@ -67,7 +67,7 @@ def test_the_catalogue_schema_is_json_and_names_every_objective() -> None:
 
 def test_recipes_get_one_schema_per_name_and_know_which_baselines_need_a_group() -> None:
     schemas = json.loads(json.dumps(schemas_by_name()))
-    assert set(schemas) == {*OBJECTIVES, "Corrected", "WithEntropy"}
+    assert set(schemas) == {*OBJECTIVES, "Corrected", "WithEntropy", "ControlledEntropy"}
     assert schemas["WithEntropy"]["properties"]["objective"] == {"x-objective": True}
     magistral = schemas["Magistral"]
     assert magistral["required"] == ["low", "high", "ratio_to", "credit"] and "kind" not in magistral["properties"]

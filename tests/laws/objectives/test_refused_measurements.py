@@ -190,7 +190,7 @@ def test_what_does_not_line_up_is_refused(call) -> None:
 @pytest.mark.parametrize("name", INSTANCES)
 def test_every_objective_refuses_a_credit_and_an_aggregate_of_another_kind(name: str) -> None:
     objective = INSTANCES[name]
-    if isinstance(objective, (ro.Corrected, ro.WithEntropy)):
+    if isinstance(objective, (ro.Corrected, ro.WithEntropy, ro.ControlledEntropy)):
         return
     refused(lambda: replace(objective, credit="GroupCentered"), "credit must be a credit rule")
     refused(lambda: replace(objective, aggregate="mean"), "aggregate must be one of")

@@ -24,6 +24,7 @@ from rollbook.audit.estimator import (
     whole,
     within_rounding,
 )
+from rollbook.audit.exploring import AS_CONTROLLED, Controlled, as_used
 from rollbook.audit.followed import ROUNDED, Moved, Valued, misreported, missummed
 from rollbook.audit.index import RunIndex
 from rollbook.audit.module_steps import ModuleSteps
@@ -83,6 +84,7 @@ class UpdateDetector(Detector):
         self.unhashed = 0
         self.waiting: dict[str, int] = {}           # batches without an update so far, with their groups
         self.modules = ModuleSteps()
+        self.controlled = Controlled()
         self.computed: dict[str, str] = {}          # precision -> the first batch computed in it
 
     def record(self, run: RunIndex, identity: str, record: object) -> None:
@@ -136,6 +138,8 @@ class UpdateDetector(Detector):
             return
         self._frozen(run, step, state)
         self._fingerprint(run, step)
+        for evidence in self.controlled.faults(step):
+            self.fail(step.batch_id, evidence, AS_CONTROLLED)
         try:
             self._estimator(run, step)
         except (RecomputeError, KeyError, IndexError, ValueError) as error:
@@ -255,7 +259,7 @@ class UpdateDetector(Detector):
     def _estimator(self, run: RunIndex, step: StoredStep) -> None:
         """Terms, weights, loss and gradient."""
         batch = step.batch
-        terms, data = expected_terms(batch.objective), stored_step(step.given, step.found)
+        terms, data = expected_terms(as_used(batch)), stored_step(step.given, step.found)
         if tuple(term.spec for term in terms) != batch.terms or step.given["weight"].shape != (len(terms), data.seq_T.size):
             self.fail(step.batch_id, f"the loss of {batch.scope} has the terms {_named(batch.terms)} and "
                       f"{len(step.given['weight'])} rows of weights, its objective implies "

@@ -41,7 +41,7 @@ class SearchQuestions:
     """Search over `corpus` with questions from `questions`, or, where they are empty, over invented worlds.
 
     `corpus` is a folder of text files or a JSON-lines file of {"name", "text"}; `questions` is a JSON-lines file of
-    {"question", "answers"}. `results` is how many pages a search shows.
+    {"question", "answers"}. `results` is how many pages a search shows. `instructed`: a system message says what is to be done.
     """
 
     corpus: str = ""
@@ -50,6 +50,7 @@ class SearchQuestions:
     themes: tuple[str, ...] = THEMES
     per_world: int = 8
     least_hops: int = 2
+    instructed: bool = True
 
     def image(self) -> EnvironmentImage:
         extra = {"code": code_digest(*FILES)}
@@ -61,7 +62,8 @@ class SearchQuestions:
 
     def tasks(self, *, count: int, seed: int) -> TaskSet:
         """Questions of invented worlds (split unit: the world), or the first `count` of the user's (split unit: the question)."""
-        drafts = question_drafts(self, family="search", system=SYSTEM, tools=("search", "open"), count=count, seed=seed)
+        drafts = question_drafts(self, family="search", system=SYSTEM if self.instructed else "", tools=("search", "open"),
+                                 count=count, seed=seed)
         pairs = [draft.records() for draft in drafts]
         return TaskSet(raw=tuple(raw for raw, _ in pairs), tasks=tuple(task for _, task in pairs))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollbook.environments.builtin.common import Draft, Refused, Tool, ToolEpisode, call, code_digest, graded, schema
-from rollbook.environments.builtin.fiction import THEMES, Question, World, questions_of
+from rollbook.environments.builtin.fiction import ALL_THEMES, THEMES, Question, World, questions_of
 from rollbook.environments.builtin.index import world_of
 from rollbook.environments.describing import image_of
 from rollbook.environments.waiting import in_thread
@@ -92,7 +92,7 @@ def fiction_of(task: Task) -> tuple[str, int]:
     """The theme and seed of a task's world."""
     kind, _, name = task.initial_state.partition(":")
     theme, _, seed = name.partition("/")
-    if kind != "fiction" or theme not in THEMES or not seed.isdigit():
+    if kind != "fiction" or theme not in ALL_THEMES or not seed.isdigit():
         raise EnvironmentFault("a task names no world", code="reset", got=task.initial_state)
     return theme, int(seed)
 

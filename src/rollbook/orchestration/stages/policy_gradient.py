@@ -16,6 +16,7 @@ from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.asynchronous.stage import Begun, gathering
 from rollbook.orchestration.critic import MODULE as CRITIC
 from rollbook.orchestration.curriculum import begin_step, end_step, stream_of, watched, written
+from rollbook.orchestration.exploring import controller_of
 from rollbook.orchestration.imitation import demonstrated
 from rollbook.orchestration.judges import judging
 from rollbook.orchestration.session import Session, TaskStream
@@ -25,7 +26,7 @@ from rollbook.orchestration.stages.elements import batches, order
 from rollbook.orchestration.stages.modules import publish_module, scalar_of
 from rollbook.orchestration.state import POLICY, StepState, Trained, drop_state, restore_trained, save_state
 from rollbook.orchestration.step import PolicyRun, Source, StepSettings, Waves, step
-from rollbook.records import Demonstration, Merged, ModuleUpdate, PolicyVersion
+from rollbook.records import Batch, Demonstration, Merged, ModuleUpdate, PolicyVersion
 from rollbook.records.recipe import Alone, Fsdp2, PolicyGradient
 from rollbook.rollouts.solve import Rollouts
 from rollbook.tasks.curriculum import PoolStream
@@ -109,7 +110,8 @@ def _policy_run(session: Session, name: str, stage: PolicyGradient, *, resumed: 
     run = PolicyRun(stage=name, ledger=session.ledger, rollouts=_rollouts(session, stage),
                     judge=judging(session, stage.reward).judge, learner=learner, publisher=session.publisher, objective=objective,
                     admission=admission(stage, objective.credit), settings=settings, tasks=session.tasks,
-                    critic=_critic(session, stage), pretraining=_pretraining(session, stage))
+                    critic=_critic(session, stage), pretraining=_pretraining(session, stage),
+                    exploring=controller_of(objective, name, session.ledger.records(Batch) if resumed else ()))
     if resumed:
         restore_trained(session, trained(run))
     return run

@@ -2,6 +2,6 @@
 
 from rollbook.environments.builtin.fiction.pages import Page, pages_of
 from rollbook.environments.builtin.fiction.questions import Question, questions_of
-from rollbook.environments.builtin.fiction.worlds import LARGEST, SMALLEST, THEMES, World, build_world
+from rollbook.environments.builtin.fiction.worlds import ALL_THEMES, LARGEST, SMALLEST, THEMES, World, build_world
 
-__all__ = ["LARGEST", "SMALLEST", "THEMES", "Page", "Question", "World", "build_world", "pages_of", "questions_of"]
+__all__ = ["ALL_THEMES", "LARGEST", "SMALLEST", "THEMES", "Page", "Question", "World", "build_world", "pages_of", "questions_of"]

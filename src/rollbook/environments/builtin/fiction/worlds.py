@@ -7,15 +7,17 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rollbook.environments.builtin.fiction import league, letters, trade
+from rollbook.environments.builtin.fiction import league, letters, register, trade
 from rollbook.environments.builtin.fiction.tables import Table, Theme
 from rollbook.records import EnvironmentFault, canonical, digest
 
 # AgentWorld (2606.24597): fictional worlds as relational databases of 300 to 500 invented rows.
 SMALLEST, LARGEST = 300, 500
 BUILDERS: dict[str, tuple[Theme, Callable[[random.Random, int], tuple[Table, ...]]]] = {
-    "trade": (trade.TRADE, trade.rows), "league": (league.LEAGUE, league.rows), "letters": (letters.LETTERS, letters.rows)}
-THEMES = tuple(BUILDERS)
+    "trade": (trade.TRADE, trade.rows), "league": (league.LEAGUE, league.rows), "letters": (letters.LETTERS, letters.rows),
+    "register": (register.REGISTER, register.rows)}
+ALL_THEMES = tuple(BUILDERS)
+THEMES = ("trade", "league", "letters")     # those in prose: `register` is asked for by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
