@@ -23,9 +23,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 FLOW = ("{throttle: {kind: AReaLCode, eta: 2}, concurrency: 192, on_update: keep, late: wait, queue: 64, stall_s: 300}")
 COMMON = ("environment.definition=waiting_sums:WaitingSums", "environment.max_seconds=120", "environment.call_seconds=120",
-          "stages.rl.probe_every=0", "stages.rl.probe=0", "stages.rl.groups=12", "stages.rl.prompts=16", "stages.rl.max_waves=3")
+          "stages.rl.probe_every=0", "stages.rl.probe=0", "stages.rl.prompts=16", "stages.rl.max_waves=3")
 # A wave of 16 prompts brings 15.7 groups that are learnt from; a loop without waves is given 16 of them a step.
-WAYS = {"taking turns": (), "while training": ("stages.rl.groups=16", "stages.rl.max_policy_age=2", f"stages.rl.asynchrony={FLOW}")}
+WAYS = {"taking turns": ("stages.rl.groups=12",),
+        "while training": ("stages.rl.groups=16", "stages.rl.max_policy_age=2", f"stages.rl.asynchrony={FLOW}")}
 
 
 class Silent:
