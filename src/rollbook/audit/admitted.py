@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from rollbook.audit.advantages import AXES
 from rollbook.audit.estimator import inner, whole
 from rollbook.audit.followed import Solved
+from rollbook.audit.step_advantages import STEPS
 from rollbook.records import Scored, Verdict
 from rollbook.records.recipe import PolicyGradient
 
@@ -94,4 +95,4 @@ def of_group(stage: PolicyGradient) -> bool:
     """Whether the stage's baseline is made of the other attempts at the same task."""
     credit = inner(whole(stage.objective)).get("credit")
     rule = credit if isinstance(credit, Mapping) else {}
-    return rule.get("kind") in AXES or rule.get("baseline") == "group_mean"
+    return rule.get("kind") in (*AXES, STEPS) or rule.get("baseline") == "group_mean"

@@ -15,12 +15,14 @@ from torch import Tensor
 
 from rollbook.experience.admission import AdmittedGroup
 from rollbook.experience.mixing import POPULATION, Mixed
+from rollbook.experience.steps import steps_of
 from rollbook.experience.token_credit import axes, per_token, uses_kl
 from rollbook.objectives import ActionTokens, Term, Unstated, sequence_weight
 from rollbook.objectives.aggregate import Aggregate
 from rollbook.objectives.core import Objective
 from rollbook.objectives.credit import Measured, assign_credit
 from rollbook.objectives.credit.rules import Credit as Rule
+from rollbook.objectives.credit.rules import StepGroups
 from rollbook.objectives.terms import EntropyBonus
 from rollbook.records import Credit, EntropyControl, Experience, RecordError, TermSpec, encode
 from rollbook.records.recipe import Plain
@@ -219,6 +221,7 @@ def with_token_credit(parts: Sequence[Packed], rule: Rule | Unstated, values: Se
         kl_T = torch.cat(gaps)
     members = [member for part in parts for member in part.members]
     actions = torch.cat([part.length_S for part in parts])
+    steps = steps_of(members) if isinstance(rule, StepGroups) else None
     everything = torch.tensor([m.trace.shown_count for m in members])          # prompts, actions and observations
     given = assign_credit(rule, Measured(
         reward_S=torch.tensor([m.verdict.vector.total for m in members], dtype=torch.float64),
@@ -226,7 +229,9 @@ def with_token_credit(parts: Sequence[Packed], rule: Rule | Unstated, values: Se
         minibatch_S=torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(sizes_S)),
         seq_T=torch.cat([part.seq_T + start for part, start in zip(parts, starts, strict=True)]), kl_T=kl_T,
         value_T=None if values is None else torch.cat(list(values)),
-        length_S=actions if getattr(rule, "counts", "action_tokens") == "action_tokens" else everything))
+        length_S=actions if getattr(rule, "counts", "action_tokens") == "action_tokens" else everything,
+        step_reward_K=None if steps is None else steps.reward_K, step_state_K=None if steps is None else steps.state_K,
+        step_seq_K=None if steps is None else steps.seq_K, step_T=None if steps is None else steps.step_T))
     split = [None if value is None else torch.split(value.float(), sizes_T)
              for value in (given.advantage_T, given.return_T, kl_T)]
     less = [_less_misfits(advantage_T.clone(), part.members, part.length_S, part.credit.misfit_penalty)

@@ -10,7 +10,7 @@ from rollbook.objectives.credit import rules
 OF_GROUP: Final = (rules.GroupCentered, rules.GroupNormalized, rules.MinibatchStandardized, rules.LeaveOneOut)
 BASELINE: Final = {rules.LeaveOneOut: "mean of the others in the group", rules.Gae: "critic", rules.LengthAdaptiveGae: "critic",
                    rules.GroupCentered: "group mean", rules.GroupNormalized: "group mean",
-                   rules.MinibatchStandardized: "group mean"}
+                   rules.MinibatchStandardized: "group mean", rules.StepGroups: "group mean and mean of the state"}
 NORMALIZED: Final = {rules.GroupNormalized: "group", rules.MinibatchStandardized: "minibatch", rules.BatchNormalized: "batch"}
 
 
@@ -31,7 +31,9 @@ def per_token(rule: object) -> bool:
 
 def of_group(rule: object) -> bool:
     """Whether the baseline is made of the other attempts at the same task."""
-    return isinstance(rule, OF_GROUP) or (isinstance(rule, rules.BatchNormalized) and rule.baseline == "group_mean")
+    if isinstance(rule, rules.BatchNormalized):
+        return rule.baseline == "group_mean"
+    return isinstance(rule, (*OF_GROUP, rules.StepGroups))
 
 
 def axes(rule: object) -> tuple[str, str]:
@@ -39,4 +41,6 @@ def axes(rule: object) -> tuple[str, str]:
     baseline = BASELINE.get(type(rule), "none")
     if isinstance(rule, rules.BatchNormalized) and rule.baseline == "group_mean":
         baseline = "group mean"
+    if isinstance(rule, rules.StepGroups):
+        return baseline, "group, and state" if rule.normalizer == "std" else "nothing"
     return baseline, NORMALIZED.get(type(rule), "nothing")

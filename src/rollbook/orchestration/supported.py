@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rollbook.experience.token_credit import per_token
 from rollbook.models.load import Policy
 from rollbook.objectives import all_reads
+from rollbook.objectives.credit import StepGroups
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.settings import from_settings
 from rollbook.orchestration.engines import check_engine
@@ -32,6 +33,7 @@ def check_supported(settings: Settings) -> None:
         if problems.attempt(_check_objective, name, stage):
             problems.attempt(_check_observation_loss, name, stage, settings)
             problems.attempt(_check_subagents, name, stage)
+            problems.attempt(_check_steps, name, stage, settings)
             problems.attempt(_check_kept, name, stage, settings)
         for unsupported in _unsupported(name, stage, settings):
             problems.add(unsupported)
@@ -91,6 +93,20 @@ def _check_observation_loss(name: str, stage: PolicyGradient, settings: Settings
         raise RecipeError(f"stages.{name}.observation_loss cannot go with: {'; '.join(found)}", got="observation_loss true",
                           why="no engine sampled the observations: they have no behavior log-prob and no place in a call",
                           fix=f"--set stages.{name}.observation_loss=false, which is what every published recipe does")
+
+
+def _check_steps(name: str, stage: PolicyGradient, settings: Settings) -> None:
+    """Refuses groups of steps where there are no steps, or where a step's tokens are not known."""
+    around = settings.environment
+    if not isinstance(from_settings(dict(stage.objective)).credit, StepGroups):
+        return
+    reasons = {"no environment": around is None, "an outside agent": around is not None and around.agent is not None,
+               "attempts of several contexts": around is not None and (around.reasoning != "keep" or around.compaction != "none")}
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        raise RecipeError(f"stages.{name}: credit by groups of steps cannot go with: {'; '.join(found)}", got="StepGroups",
+                          why="a step is a turn of the policy in an environment, and every token belongs to one",
+                          fix="set an environment with reasoning: keep and compaction: none, or use credit per sequence")
 
 
 def _check_subagents(name: str, stage: PolicyGradient) -> None:

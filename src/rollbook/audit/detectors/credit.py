@@ -12,6 +12,7 @@ from rollbook.audit.advantages import AXES, advantages
 from rollbook.audit.detector import Detector, StoredStep
 from rollbook.audit.estimator import differences, inner, whole
 from rollbook.audit.index import RunIndex
+from rollbook.audit.step_advantages import STEPS, step_axes, step_credit
 from rollbook.audit.token_advantages import token_credit
 from rollbook.records import AuditRow, Credit, Scored, StepReport, Trace, Verdict
 from rollbook.records.recipe import PolicyGradient
@@ -111,11 +112,11 @@ class CreditDetector(Detector):
             if unlike := differences(stated, other):
                 self.fail(where, f"credit was given by {stated.get('kind')}, {whose} says otherwise: {'; '.join(unlike)}",
                           "give credit with the rule of the recipe, and record that rule")
-        axes = AXES.get(str(stated.get("kind")))
+        axes = step_axes(wanted) if stated.get("kind") == STEPS else AXES.get(str(stated.get("kind")))
         if axes is not None:
             for name, value, true in (("baseline", credit.baseline, axes[0]), ("normalized_over", credit.normalized_over,
                                                                                axes[1]),
-                                      ("gamma", credit.gamma, None), ("lam", credit.lam, None)):
+                                      ("gamma", credit.gamma, wanted.get("gamma")), ("lam", credit.lam, None)):
                 if value != true:
                     self.fail(where, f"{name} = {value!r}, the rule {stated['kind']} has {true!r}",
                               "record the axes of the rule used")
@@ -188,7 +189,11 @@ class CreditDetector(Detector):
         """Advantages token by token, from the values and the KL that the batch stores; returns and KL as well."""
         given = step.given
         total_S = None if traces is None else np.array([trace.shown_count for trace in traces], dtype=np.int64)
-        found = token_credit(rule, np.array(credit.reward), given, total_S)
+        if rule.get("kind") == STEPS:
+            by_step = None if traces is None else step_credit(rule, credit.reward, traces)
+            found = None if by_step is None else {"advantage": by_step}
+        else:
+            found = token_credit(rule, np.array(credit.reward), given, total_S)
         if found is None or (credit.misfit_penalty and traces is None):
             self.unknown[str(rule.get("kind"))] += 1
             return
