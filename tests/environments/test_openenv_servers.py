@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import like_openenv
@@ -15,8 +16,9 @@ from rollbook.environments import load_definition, open_services
 from rollbook.environments.openenv_server import OpenEnvServer
 from rollbook.environments.replaying import play
 from rollbook.environments.websocket import Broken, WebSocket
-from rollbook.orchestration.environment_check import REWARD
+from rollbook.orchestration.environment_check import REWARD, check
 from rollbook.orchestration.environment_proof import elsewhere
+from rollbook.orchestration.surroundings import _actions as demonstrated
 from rollbook.recipes import load, resolve
 from rollbook.records import (
     Action,
@@ -24,6 +26,7 @@ from rollbook.records import (
     EnvironmentSpec,
     EpisodeBudget,
     Grade,
+    RecipeError,
     ToolCall,
     canonical,
     decode,
@@ -51,6 +54,29 @@ def played(definition: OpenEnvServer, *actions: Action, seed: int = 0) -> Any:
 
 def step(number: int, **more: Any) -> Action:
     return Action(calls=(ToolCall(id="call_0_0", name="act", arguments={"number": number, **more}),))
+
+
+def test_a_solution_of_some_seeds_is_tried_there_and_said_to_be_unknown_elsewhere(address: str) -> None:
+    own = {"address": address, "instruction": "Guess.", "gold": [{"number": 2}], "wrong": [{"number": 7}]}
+
+    def told(**more: Any) -> dict[str, list[str]]:
+        spec = EnvironmentSpec(name="guess", definition="rollbook.environments.openenv_server:OpenEnvServer",
+                               budget=EpisodeBudget(max_tokens=9, max_turns=3), parameters={**own, **more})
+        found = list(check(spec, count=3, deep=False))
+        return {kind: [one.detail for one in found if one.result == kind] for kind in ("fail", "note")}
+    some, none, every = told(gold_seeds=[1]), told(gold_seeds=[99]), told()
+    assert some["fail"] == [] and any("of 2 of 3 tasks no solution is known" in one for one in some["note"])
+    assert len(none["fail"]) == 1 and "of none of 3 tasks a solution is known" in none["fail"][0]
+    assert len(every["fail"]) == 1 and "does not accept the gold solution" in every["fail"][0]
+
+
+def test_a_cold_start_shows_no_task_of_which_no_solution_is_known(address: str) -> None:
+    definition = guesses(address, gold_seeds=(0,))
+    around: Any = SimpleNamespace(definition=definition)
+    first, second = definition.tasks(count=2, seed=0).tasks
+    assert demonstrated(around, first, "gold") == definition.solutions(first).gold[0]
+    with pytest.raises(RecipeError, match="no way to solve it is known"):
+        demonstrated(around, second, "gold")
 
 
 def test_its_solutions_are_graded_as_they_should_be_and_its_schema_is_the_tool(address: str) -> None:

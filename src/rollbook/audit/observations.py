@@ -53,8 +53,7 @@ def misread(trace: Trace, tokenizer: ChatTokenizer) -> str:
     if episode is None or episode.agent or any(segment.hidden for segment in trace.segments):
         return ""
     own = [0, *(number for number, part in enumerate(trace.parts, start=1) if part.kind != "subagent")]
-    ids = {number: [token for segment in trace.segments_of(number) if segment.owner == "policy" for token in segment.token_ids]
-           for number in own}
+    ids = {number: _sampled(trace, number) for number in own}
     told = dict.fromkeys(own, 0)
     said = dialect(episode.dialect)
     for number, turn in enumerate(episode.turns, start=1):
@@ -79,6 +78,29 @@ def misread(trace: Trace, tokenizer: ChatTokenizer) -> str:
             return (f"{told[number]} tokens are counted in the turns of context {number}, the policy sampled {len(ids[number])} "
                     "there")
     return ""
+
+
+def last_words(trace: Trace) -> tuple[tuple[int, ...], ...]:
+    """The ids that the text of an attempt of several contexts may spell: those of its last turn on record, in the context that it
+    was sampled in, and behind them in the last context those of a turn that its environment did not survive.
+
+    Empty ids where the policy said nothing. A summary is no turn, and never the text.
+    """
+    own = [0, *(number for number, part in enumerate(trace.parts, start=1) if part.kind != "subagent")]
+    told = dict.fromkeys(own, 0)
+    turns = () if trace.episode is None else trace.episode.turns
+    for turn in turns:
+        told[turn.part] = told.get(turn.part, 0) + turn.tokens
+    last = _sampled(trace, turns[-1].part)[:told[turns[-1].part]][-turns[-1].tokens:] if turns and turns[-1].tokens else ()
+    after = _sampled(trace, 0)[told[0]:]
+    return (last, after) if after else (last,)
+
+
+def _sampled(trace: Trace, number: int) -> tuple[int, ...]:
+    """What the policy sampled in one context."""
+    if number > len(trace.parts):
+        return ()
+    return tuple(token for segment in trace.segments_of(number) if segment.owner == "policy" for token in segment.token_ids)
 
 
 def _named(call: ToolCall) -> ToolSchema:

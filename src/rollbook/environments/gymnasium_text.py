@@ -34,8 +34,8 @@ LAST_NUMBER = re.compile(r"\d+")
 class GymnasiumText:
     """The environment `name` made with `settings`. A turn is a number, or a name of `actions`; the last one said counts.
 
-    Solved is a return of at least `solved`, tried at most `steps` steps. `gold` are actions that solve the task of seed 0, for
-    validation.
+    Solved is a return of at least `solved`, tried at most `steps` steps. `gold` are actions, for validation, that solve the seeds
+    `gold_seeds`, or all where these are empty.
     """
 
     name: str
@@ -45,6 +45,7 @@ class GymnasiumText:
     solved: float = 1.0
     instruction: str = "Each turn, answer with your action."
     gold: tuple[int, ...] = ()
+    gold_seeds: tuple[int, ...] = ()
 
     def image(self) -> EnvironmentImage:
         return image_of(self, packages=("gymnasium", "numpy"))
@@ -88,7 +89,9 @@ class GymnasiumText:
                      detail=f"return {total:g} in {state.facts['steps']} steps")
 
     def solutions(self, task: Task) -> Solutions:
-        return Solutions(gold=(tuple(Action(text=str(number)) for number in self.gold),), wrong=((Action(text="nothing"),),))
+        known = self.gold and (not self.gold_seeds or int(json.loads(task.initial_state)["seed"]) in self.gold_seeds)
+        return Solutions(gold=(tuple(Action(text=str(number)) for number in self.gold),) if known else (),
+                         wrong=((Action(text="nothing"),),))
 
 
 @dataclass(slots=True, kw_only=True)

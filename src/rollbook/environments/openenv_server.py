@@ -51,7 +51,8 @@ class OpenEnvServer:
 
     Each call of the tool `act` is a step. An answer without a call ends the episode, or is a step where the environment takes
     one text: then `text_field` names the action's field. Solved is a reward of at least `solved`: the `last`, or the `sum`.
-    `gold` and `wrong` are actions of whole episodes of the first seed, for validation. `reset` are further arguments of a reset.
+    `gold` and `wrong` are actions of whole episodes, for validation; `gold` solves the seeds `gold_seeds`, or all where these are
+    empty. `reset` are further arguments of a reset.
     Limit: what a server remembers from one session to the next, or draws in spite of its seed, is its own affair; `rollbook env
     check` plays a session twice.
     """
@@ -64,6 +65,7 @@ class OpenEnvServer:
     steps: int = 100
     reset: Mapping[str, Any] = field(default_factory=dict)
     gold: tuple[Mapping[str, Any], ...] = ()
+    gold_seeds: tuple[int, ...] = ()
     wrong: tuple[Mapping[str, Any], ...] = ()
     starting_s: float = 20.0
     call_s: float = 60.0
@@ -93,7 +95,9 @@ class OpenEnvServer:
                      detail=f"{self.grade} reward {total:g} in {state.facts['steps']} steps")
 
     def solutions(self, task: Task) -> Solutions:
-        return Solutions(gold=(self._played(self.gold),), wrong=(self._played(self.wrong) if self.wrong else (Action(text=""),),))
+        known = self.gold and (not self.gold_seeds or int(json.loads(task.initial_state)["seed"]) in self.gold_seeds)
+        return Solutions(gold=(self._played(self.gold),) if known else (),
+                         wrong=(self._played(self.wrong) if self.wrong else (Action(text=""),),))
 
     def _played(self, actions: tuple[Mapping[str, Any], ...]) -> tuple[Action, ...]:
         if self.text_field:

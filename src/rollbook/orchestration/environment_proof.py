@@ -96,8 +96,9 @@ def fingerprint(definition: EnvironmentDefinition, reward: EnvironmentReward, ta
 
 
 def _three(definition: EnvironmentDefinition, task: Task) -> tuple[tuple[Action, ...], ...]:
+    """A solution, a wrong one, and nothing done; nothing too where no solution is known."""
     solutions = definition.solutions(task)
-    return solutions.gold[0], solutions.wrong[0], ()
+    return next(iter(solutions.gold), ()), solutions.wrong[0], ()
 
 
 async def _outcomes(definition: EnvironmentDefinition, items: Sequence[tuple[Task, tuple[Action, ...]]],

@@ -145,7 +145,14 @@ def demonstrations_of(around: Surroundings, tasks: Sequence[Task], tokenizer: Ch
 
 
 def _actions(around: Surroundings, task: Task, style: str) -> tuple[Action, ...]:
-    return around.definition.solutions(task).gold[0] if style == "gold" else (Action(text=task.reference),)
+    if style != "gold":
+        return (Action(text=task.reference),)
+    known = around.definition.solutions(task).gold
+    if not known:
+        raise RecipeError("a task of this environment has no solution to be shown", got=f"traces gold of {task.id[:17]}",
+                          why="no way to solve it is known, and what is shown must be right",
+                          fix="say direct in traces, or leave the cold start out")
+    return known[0]
 
 
 def _demonstration(renderer: Renderer, task: Task, style: str, shown: Shown) -> Demonstration:

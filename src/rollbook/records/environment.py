@@ -122,6 +122,8 @@ class EnvironmentSpec:
 class Solutions:
     """Actions of whole episodes, for validation: every `gold` one must be graded 1.0, every `wrong` one below it.
 
+    `gold` is empty for a task of which no solution is known; of some tasks of an environment one must be.
+
     Example: Solutions(gold=((Action(text="4"),),), wrong=((Action(text="5"),),))
     """
 
@@ -196,4 +198,4 @@ class EnvironmentDefinition(Protocol):
         """The grade of a final state; may block (it runs in a thread). Hidden tests run in `services.sandbox()`."""
 
     def solutions(self, task: Task) -> Solutions:
-        """At least one way to solve the task and one way not to."""
+        """At least one way not to solve the task, and one to solve it; `gold` is empty where no way is known."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from scripted import TOKENIZER, do, rollouts, task
 
 from rollbook.audit.contexts import invented, misplaced
-from rollbook.audit.observations import misread
+from rollbook.audit.detectors.events import EventsDetector
+from rollbook.audit.observations import last_words, misread
 from rollbook.environments import open_services
 from rollbook.records import Action, Trace
 from rollbook.rollouts.rules import Compaction, EpisodeRules
@@ -68,3 +70,26 @@ def test_a_turn_that_is_on_no_record_is_found_in_a_context_that_ended_with_no_su
     trace = played(SPLIT, thinking)
     assert trace.episode is not None
     assert "counted" in misread(replace(trace, episode=replace(trace.episode, turns=trace.episode.turns[1:])), TOKENIZER)
+
+
+@pytest.mark.parametrize(("rules", "script"), [*CASES, (SUMMED, lambda name, turn: [do("a"), "all done", do("fault")][turn])],
+                         ids=["summary", "split", "subagent", "fault"])
+def test_the_text_of_an_attempt_is_what_its_last_turn_spells(rules: EpisodeRules, script: Callable[[str, int], str]) -> None:
+    trace = played(rules, script)
+    assert trace.parts and trace.text == TOKENIZER.decode(last_words(trace)[-1]) == script("", len(said(trace, script)) - 1)
+    for text in (trace.text + "x", "", "all done" if rules is SUMMED else TOKENIZER.decode(trace.token_ids)):
+        assert found(trace) == [] and len(found(replace(trace, text=text))) == 1
+
+
+def said(trace: Trace, script: Callable[[str, int], str]) -> list[str]:
+    """Everything that the policy said in its own contexts, in order."""
+    own = [*(n for n, part in enumerate(trace.parts, start=1) if part.kind != "subagent"), 0]
+    return [TOKENIZER.decode(segment.token_ids) for number in own for segment in trace.segments_of(number)
+            if segment.owner == "policy"]
+
+
+def found(trace: Trace) -> list[str]:
+    """What the audit's seventh row says about the text of one attempt."""
+    detector = EventsDetector()
+    detector._text(SimpleNamespace(tokenizer=TOKENIZER, tasks={}), SimpleNamespace(id=trace.id, trace=trace))     # type: ignore
+    return [str(one) for one in detector.failures]

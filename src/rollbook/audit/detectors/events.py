@@ -11,7 +11,7 @@ from rollbook.audit.contexts import invented, misplaced
 from rollbook.audit.detector import Detector, Row, StoredStep
 from rollbook.audit.index import RunIndex
 from rollbook.audit.keeping import REMEDY, kept_otherwise
-from rollbook.audit.observations import misread, unseen
+from rollbook.audit.observations import last_words, misread, unseen
 from rollbook.audit.prompts import contained
 from rollbook.audit.sampling import Sample
 from rollbook.records import HostUpdate, NotExposed, Segment, Trace, sampled_hash
@@ -100,7 +100,7 @@ class EventsDetector(Detector):
         if self.hidden:
             self.note(f"the host did not show the log-probs of {self.hidden} trajectories: they could not be hashed again")
         if self.several:
-            self.note(f"{self.several} trajectories of several contexts, or turns of a host: their text was not compared")
+            self.note(f"{self.several} trajectories of several turns of a host: their text was not compared")
         if self.reworded:
             self.note(f"{self.reworded} attempts of an outside agent in which the task's own words begin no conversation")
         if self.contexts:
@@ -149,8 +149,13 @@ class EventsDetector(Detector):
         if tokenizer is None:
             return
         turns = tuple(trace.turns)
-        if len(turns) > 1 and (trace.episode is None or (trace.parts and not trace.episode.agent)):
+        if len(turns) > 1 and trace.episode is None:
             self.several += 1
+        elif trace.parts and trace.episode is not None and not trace.episode.agent:
+            spelled = [tokenizer.decode(ids) for ids in last_words(trace)]
+            if trace.text not in spelled:
+                self.fail(row.id, f"its text {trace.text[-40:]!r} is not what its last turn spells, {spelled[0][-40:]!r}",
+                          "keep the decoded ids of the last turn as the text")
         elif turns:
             told = trace.episode.turns[-1:] if trace.episode is not None and not trace.episode.agent else ()
             silent = told and not told[0].tokens        # an agent's turns are its calls, and carry no tokens

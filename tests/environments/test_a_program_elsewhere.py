@@ -1,0 +1,88 @@
+"""A program that answers JSON lines in an interpreter of its own: what it refuses, fails at, prints, and when it is gone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbook.environments.elsewhere import Elsewhere, NotGiven, running
+from rollbook.records import EnvironmentFault
+
+PROGRAM = """
+import json, os, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    n, op = asked["n"], asked["op"]
+    if op == "gone":
+        print("it fell over", file=sys.stderr, flush=True); sys.exit(3)
+    if op == "hang":
+        time.sleep(60)
+    found = {"refused": {"refused": "no"}, "failed": {"failed": "ValueError: no"}, "noise": None,
+             "env": {"found": sorted(os.environ)}}.get(op, {"found": asked})
+    print("noise" if found is None else json.dumps({"n": n, **found}), flush=True)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Elsewhere]:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    found = Elsewhere((sys.executable, "-S", str(file)), {"OWN": "1"}, isolated=False)
+    yield found
+    found.close()
+
+
+def test_it_answers_refuses_and_fails_in_types_of_their_own(program: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert program.ask("echo", 20.0, text="\u00e4\n")["text"] == "\u00e4\n"
+    with pytest.raises(NotGiven, match="no"):
+        program.ask("refused", 20.0)
+    with pytest.raises(EnvironmentFault, match="failed"):
+        program.ask("failed", 20.0)
+    assert "OWN" in (names := program.ask("env", 20.0)) and not [name for name in names if "KEY" in name or "TOKEN" in name]
+
+
+@pytest.mark.parametrize(("op", "words"), [("gone", "it fell over"), ("hang", "no answer"), ("noise", "is gone")])
+def test_one_that_is_gone_hangs_or_answers_nonsense_is_at_fault_and_is_not_asked_again(
+        program: Elsewhere, op: str, words: str) -> None:
+    with pytest.raises(EnvironmentFault, match=words):
+        program.ask(op, 0.5 if op == "hang" else 20.0)
+    assert not program.usable and program.process.poll() is not None
+    with pytest.raises(EnvironmentFault, match="is gone"):
+        program.ask("echo", 20.0)
+
+
+def test_one_that_ended_is_started_again_and_a_fork_starts_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    def asked() -> Any:
+        return running((sys.executable, "-S", str(file)), {}, isolated=False)
+    first = asked()
+    assert asked() is first
+    first.process.kill()
+    first.process.wait()
+    second = asked()
+    assert second is not first and second.ask("echo", 20.0)["op"] == "echo"
+    child = os.fork()
+    if child == 0:
+        own = asked()
+        fine = own is not second and own.ask("echo", 20.0)["op"] == "echo"
+        own.close()
+        os._exit(0 if fine else 1)
+    assert os.waitpid(child, 0)[1] == 0 and second.usable
+    second.close()
+
+
+def test_it_ends_with_its_input(program: Elsewhere) -> None:
+    assert program.process.stdin is not None
+    program.process.stdin.close()
+    for _ in range(200):
+        if program.process.poll() is not None:
+            break
+        time.sleep(0.02)
+    assert program.process.poll() == 0
