@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -86,3 +87,19 @@ def test_it_ends_with_its_input(program: Elsewhere) -> None:
             break
         time.sleep(0.02)
     assert program.process.poll() == 0
+
+
+def test_a_process_that_is_to_end_with_another_ends_when_that_is_killed() -> None:
+    inner = ("import os, time; from rollbook.environments.elsewhere import end_with; end_with(os.getppid()); "
+             "print(os.getpid(), flush=True)")
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner + '; time.sleep(60)'!r}])"
+    parent = subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    assert parent.stdout.read() == b""      # the other end is closed: nobody holds it any more
+    with pytest.raises(ProcessLookupError):
+        for _ in range(200):
+            os.kill(child, 0)
+            time.sleep(0.05)

@@ -145,7 +145,8 @@ def test_an_mcp_server_over_stdio_is_an_environment(questions: str) -> None:
         found = definition.verify(task, played.state, services=services)
     replies = [seen.replies[0] for seen in played.observations[:2]]
     assert [reply.error for reply in replies] == [None, "refused"] and replies[0].content == "5"
-    assert {tool.name for tool in played.tools} == {"add", "fail", "slow"} and isinstance(found, Grade) and found.accuracy == 1.0
+    assert {tool.name for tool in played.tools} == {"add", "fail", "slow"} == set(task.tools)
+    assert isinstance(found, Grade) and found.accuracy == 1.0
 
 
 def test_a_tool_of_a_server_that_does_not_answer_is_a_typed_observation(questions: str) -> None:

@@ -49,6 +49,7 @@ def test_its_tools_are_called_its_state_is_kept_and_its_rewards_are_the_grade() 
     found, grade = played(add(1, 9), add(13, 0), Action(text="1+9 = 10"), config={"most": 9})
     assert [seen.replies[0].error for seen in found.observations[:2]] == [None, "refused"]
     assert found.observations[0].replies[0].content == "10" and [tool.name for tool in found.tools] == ["add"]
+    assert load_definition(sums()).tasks(count=1, seed=0).tasks[0].tools == ("add",)
     assert grade.accuracy == 1.0 and grade.parts == {"right": 1.0, "called": 2.0, "reward": 1.0}
     assert played(Action(text="11"))[1].accuracy == 0.0
 

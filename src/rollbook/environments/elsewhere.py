@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as Late
@@ -24,6 +25,7 @@ CONDITION = "ROLLBOOK_CONDITION"                # under which a proof plays, whi
 KEPT = ("PATH", "LANG", "LC_ALL", "HOME", CONDITION, "PIP_INDEX_URL", "PIP_NO_INDEX", "PYTHONNOUSERSITE")
 # of this process's variables no others: no keys, no tokens
 PLACE = "/dev/shm"          # what an isolated program may write to, and where it begins
+LOOK_S = 0.5                # how often a process looks whether the one that started it is there
 SAID = 40                   # lines of its standard error that are kept for a message
 
 
@@ -147,6 +149,15 @@ def _box() -> list[str]:
                                fix="apt-get install bubblewrap, or let the program do as it likes with isolated: false")
     return [path, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", PLACE, "--unshare-net", "--unshare-pid",
             "--unshare-ipc", "--new-session", "--chdir", PLACE]
+
+
+def end_with(parent: int) -> None:
+    """Ends this process soon after the one that it was started by, however that ends, and with it what hangs on its pipes."""
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_S)
+        os._exit(1)
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def interpreter(path: str) -> str:

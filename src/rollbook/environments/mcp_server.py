@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,9 @@ from rollbook.records import (
     ToolCall,
     ToolSchema,
     Ungraded,
+    canonical,
     digest,
+    encode,
 )
 
 
@@ -53,17 +57,18 @@ class McpServer:
         own = {"questions": digest(Path(self.questions).read_bytes())}
         programs = [Path(part) for part in self.command if Path(part).is_file() and Path(part).stat().st_size < 2**20]
         own |= {f"program/{file.name}": digest(file.read_bytes()) for file in programs}
+        own |= {"tools": digest(canonical([encode(tool) for tool in offered(self)]))}
         return image_of(self, packages=("mcp",), network="loopback" if self.url else "none", extra=own)
 
     def tasks(self, *, count: int, seed: int) -> TaskSet:
-        """The first `count` questions of the file."""
-        posed = []
+        """The first `count` questions of the file, each permitting the server's tools."""
+        posed, tools = [], tuple(tool.name for tool in offered(self))
         for place, row in enumerate(self._rows()[:count]):
             posed.append(Posed(
                 family="mcp", messages=(Message(role="user", content=str(row["question"]), origin="raw"),),
                 reference=str(row["answer"]), unit=f"question:{digest(str(row['question']).encode())[:24]}",
                 start=json.dumps({"row": place}), source=Path(self.questions).name, licence="unstated",
-                lineage={"row": str(place)}).records())
+                lineage={"row": str(place)}, tools=tools).records())
         return TaskSet(raw=tuple(raw for raw, _ in posed), tasks=tuple(task for _, task in posed))
 
     def build(self, *, services: Services, seed: int) -> McpEpisode:
@@ -109,6 +114,11 @@ class McpEpisode:
         return self.offered
 
     async def reset(self, task: Task) -> Observation:
+        await self.begin()
+        return Observation()
+
+    async def begin(self) -> None:
+        """Starts or reaches the server; EnvironmentFault where it lists no tools in time."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._holding = asyncio.create_task(self._hold(ready))
         done, _ = await asyncio.wait({ready, self._holding}, timeout=self.definition.starting_s,
@@ -118,7 +128,6 @@ class McpEpisode:
                                    got=" ".join(self.definition.command) or self.definition.url,
                                    why="it gave no list of tools" if not done else repr(self._holding.exception())[:200],
                                    fix="run its command by hand")
-        return Observation()
 
     async def act(self, action: Action) -> Observation:
         if not action.calls:
@@ -176,6 +185,27 @@ class McpEpisode:
         texts = [getattr(part, "text", f"[{part.type}]") for part in found.content]
         failed = getattr(found, "isError", None) or getattr(found, "is_error", False)
         return Reply(owner="tool", content="\n".join(texts), call=call.id, error="refused" if failed else None)
+
+
+def offered(definition: McpServer) -> tuple[ToolSchema, ...]:
+    """The tools that the server offers when it is asked first; EnvironmentFault where it cannot be."""
+    return _offered(definition.command, definition.url, tuple(sorted(definition.variables.items())), definition.starting_s)
+
+
+@lru_cache(maxsize=16)
+def _offered(command: tuple[str, ...], url: str, variables: tuple[tuple[str, str], ...],
+             seconds: float) -> tuple[ToolSchema, ...]:
+    definition = McpServer(questions="", command=command, url=url, variables=dict(variables), starting_s=seconds)
+
+    async def asked() -> tuple[ToolSchema, ...]:
+        episode = McpEpisode(definition=definition)
+        try:
+            await episode.begin()
+            return episode.offered
+        finally:
+            await episode.close()
+    with ThreadPoolExecutor(1) as pool:         # a loop of its own, also where this one has one that runs
+        return pool.submit(asyncio.run, asked()).result()
 
 
 async def _session(definition: McpServer, stack: contextlib.AsyncExitStack) -> Any:

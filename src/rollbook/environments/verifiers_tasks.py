@@ -82,12 +82,15 @@ class VerifiersTasks:
     def tasks(self, *, count: int, seed: int) -> TaskSet:
         """The first `count` tasks with different keys; the split unit is the library's key of a task."""
         posed: dict[str, Posed] = {}
+        begun = self._ask("open", self.starting_s, place=0)     # the tasks of a taskset are of one type, with the same tools
+        self._ask("close", self.call_s, session=begun["session"])
         for place, row in enumerate(self._ask("rows", self.starting_s, count=count)):
             messages = tuple(Message(role=one["role"], content=one["content"], origin="raw") for one in row["messages"])
             posed.setdefault(row["key"], Posed(
                 family=f"verifiers.{self.taskset}", messages=messages, reference=str(row["data"].get("answer", "")),
                 unit=f"{self.taskset}:{row['key'][:24]}", start=json.dumps({"place": place, "key": row["key"]}),
-                source=f"verifiers taskset {self.taskset}", licence="unstated", lineage={"place": str(place)}))
+                source=f"verifiers taskset {self.taskset}", licence="unstated", lineage={"place": str(place)},
+                tools=tuple(one["name"] for one in begun["tools"])))
         pairs = [one.records() for one in posed.values()]
         return TaskSet(raw=tuple(raw for raw, _ in pairs), tasks=tuple(task for _, task in pairs))
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from rollbook.environments import load_definition, open_services
+from rollbook.environments.elsewhere import end_with
 from rollbook.environments.replaying import Played, play
 from rollbook.records import (
     Action,
@@ -121,7 +122,8 @@ def _outcome(definition: EnvironmentDefinition, task: Task, played: Played, serv
 
 def elsewhere(spec: EnvironmentSpec, reward: EnvironmentReward, tasks: Sequence[Task]) -> dict[Condition, Fingerprint]:
     """The hashes by a fresh interpreter, under every condition that leaves the environment reachable."""
-    request = {"spec": encode(spec), "reward": encode(reward), "tasks": [encode(task) for task in tasks], "paths": sys.path}
+    request = {"spec": encode(spec), "reward": encode(reward), "tasks": [encode(task) for task in tasks], "paths": sys.path,
+               "parent": os.getpid()}
     command = [sys.executable, "-m", "rollbook.orchestration.environment_proof"]
     variables = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
@@ -140,6 +142,7 @@ def elsewhere(spec: EnvironmentSpec, reward: EnvironmentReward, tasks: Sequence[
 def main() -> None:
     """Answers the request on standard input."""
     request = json.load(sys.stdin)
+    end_with(request["parent"])
     sys.path[:] = request["paths"]
     spec = decode(EnvironmentSpec, request["spec"])
     image = load_definition(spec).image()                       # slow imports, once, before the forks
@@ -149,9 +152,11 @@ def main() -> None:
 
 def _forked(condition: Condition, spec: EnvironmentSpec, request: Mapping[str, Any]) -> dict[str, Any]:
     reader, writer = os.pipe()
+    here = os.getpid()
     child = os.fork()
     if child == 0:
         try:
+            end_with(here)
             apply(condition)
             tasks = [decode(Task, task) for task in request["tasks"]]
             with open_services() as services:

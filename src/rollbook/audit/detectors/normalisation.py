@@ -75,9 +75,11 @@ class NormalisationDetector(Detector):
         elif known != found:
             self.fail(row.id, f"an attempt at {row.trace.task} starts with other prompt ids than the first attempt at it",
                       "render every attempt's prompt from the task alone")
-        if len(segments) > 1 and not task.tools and any(segment.owner != "policy" for segment in segments[1:]):
-            owner = next(segment.owner for segment in segments[1:] if segment.owner != "policy")
-            self.fail(row.id, f"the policy was shown tokens of {owner} after the prompt, and the task permits no tool",
+        owners = {segment.owner for segment in segments[1:]} - {"policy"}
+        if row.trace.episode is not None:       # its own words between turns are held against the record in stage 7
+            owners &= {"tool"}
+        if owners and not task.tools:
+            self.fail(row.id, f"the policy was shown tokens of {min(owners)} after the prompt, and the task permits no tool",
                       "show what the task's contract names, nothing else")
 
     def finish(self, run: RunIndex) -> None:
