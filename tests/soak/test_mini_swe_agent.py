@@ -68,6 +68,7 @@ SOLVED = ("cat */*.py", "{repair}", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 
 @pytest.mark.soak
+@pytest.mark.skipif("MINI" not in os.environ, reason="MINI names no mini-swe-agent to run")
 def test_mini_swe_agent_works_as_a_stages_source_in_the_shell_of_the_swe_environment() -> None:
     definition = Repository()
     wanted = definition.tasks(count=1, seed=0).tasks[0]

@@ -20,6 +20,7 @@ from rollbook.serve.harness import AgentRollouts
 
 
 @pytest.mark.soak
+@pytest.mark.skipif("VERIFIERS" not in os.environ, reason="VERIFIERS names no Python to run")
 def test_an_attempt_by_the_verifiers_library_is_one_trace_and_its_answer_is_graded(tmp_path: Path) -> None:
     settings = AgentSettings(
         name="verifiers", answer="stdout", variables={"UV_CACHE_DIR": str(tmp_path)},

@@ -33,6 +33,10 @@ class NotGiven(EnvironmentFault):
     """What was asked for is not to be had of this program: it said why."""
 
 
+class Gone(EnvironmentFault):
+    """The program ended, by itself or because something else held it up: what was asked can be asked again."""
+
+
 class Elsewhere:
     """One running program. `ask` may be called by many threads at a time."""
 
@@ -60,7 +64,7 @@ class Elsewhere:
         return self.owner == os.getpid() and not self._over and self.process.poll() is None
 
     def ask(self, op: str, seconds: float, **more: Any) -> Any:
-        """What it answers. NotGiven where it refuses, EnvironmentFault where it fails, is gone, or gives no answer in time."""
+        """What it answers. NotGiven where it refuses, Gone where it ended, EnvironmentFault where it fails or is late."""
         future: Future[dict[str, Any]] = Future()
         with self._lock:
             number = next(self._numbers)
@@ -119,11 +123,11 @@ class Elsewhere:
             while line := self.process.stderr.readline(4096):
                 self._said.append(line)
 
-    def _gone(self, op: str) -> EnvironmentFault:
+    def _gone(self, op: str) -> Gone:
         self.close()
         said = b"".join(self._said).decode("utf-8", "replace").strip()
-        return EnvironmentFault("the program that holds the environment is gone", code="act", got=said[-400:] or f"at {op}",
-                                fix=f"run by hand: {' '.join(self.command)[:300]}")
+        return Gone("the program that holds the environment is gone", code="act", got=said[-400:] or f"at {op}",
+                    fix=f"run by hand: {' '.join(self.command)[:300]}")
 
 
 _running: dict[object, Elsewhere] = {}

@@ -20,6 +20,9 @@ KNOWN = ("model", "temperature", "top_p", "max_tokens", "stop", "seed", "n", "st
 CHAT = ("messages", "tools", "tool_choice", "max_completion_tokens", "top_logprobs", "response_format", "parallel_tool_calls",
         "reasoning_effort")        # of a chat alone
 
+MESSAGE = ("role", "content", "tool_calls", "tool_call_id", "name")
+UNREAD = ("refusal", "reasoning_content", "reasoning", "thinking_blocks", "annotations", "provider_specific_fields")   # sent back
+
 
 class Refused(RollbookError):
     """A request that is not answered; `status` is its HTTP status."""
@@ -136,6 +139,13 @@ def _asked(document: Mapping[str, Any], turns: tuple[Turn, ...], tools: tuple[To
 
 def _turn(message: Any, place: int) -> Turn:
     role = message.get("role") if isinstance(message, dict) else None
+    given = {key for key, value in message.items() if value is not None} if isinstance(message, dict) else set()
+    if strange := sorted(map(str, given - {*MESSAGE, *UNREAD})):
+        raise Refused(f"messages[{place}] has an unknown key {strange[0]}", why="what is ignored cannot be relied on",
+                      fix=f"known are {', '.join(MESSAGE)}")
+    for key, owner in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
+        if key in given and message[key] and role != owner:
+            raise Refused(f"messages[{place}] has {key}, which only a message of the {owner} may have", got=f"role {role}")
     if role == "developer":
         role = "system"
     if role not in ("system", "user", "assistant", "tool"):

@@ -209,6 +209,8 @@ def test_the_conversation_that_was_quiet_longest_is_closed_first_and_that_is_on_
     ({"messages": [USER], "response_format": {"type": "json_object"}}, "response_format"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "text"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "do", "arguments": "{"}}]}]}, "no call"),
+    ({"messages": [{"role": "assistant", "function_call": {"name": "do", "arguments": "{}"}}]}, "unknown key function_call"),
+    ({"messages": [{**USER, "tool_call_id": "c"}]}, "tool_call_id"), ({"messages": [{**USER, "tool_calls": [{}]}]}, "tool_calls"),
     ({"messages": [{"role": "user", "content": "x" * 20_000}]}, "context")])
 def test_a_request_that_cannot_be_meant_is_refused_in_openais_shape(body: Any, words: str) -> None:
     with served(("4",)) as (one, sampler):
