@@ -58,11 +58,15 @@ def _parameter(text: str) -> tuple[str, Any]:
 def doctor(ctx: click.Context) -> None:
     """Say what this machine lacks, what cannot be done without it, and what to install. Exits 1 where something is missing."""
     from rollbook.environments.doctoring import lacking
+    from rollbook.models.native.build import built
 
     missing = lacking()
+    if (kernels := built()).library is None:
+        click.echo(f"{click.style('missing', fg='yellow')}  kernels of the processor: torch's operations compute bf16 instead\n"
+                   f"  why: {kernels.why}\n  fix: install g++ (Debian: apt install g++)")
     for one in missing:
         kind = click.style("missing", fg="red" if one.required else "yellow")
         click.echo(f"{kind}  {one.tool}: needed for {one.needed_for}\n  fix: {one.fix}")
-    if not missing:
+    if not missing and kernels.library is not None:
         click.echo("nothing is missing")
     ctx.exit(1 if any(one.required for one in missing) else 0)

@@ -154,7 +154,7 @@ def _work(ledger: Ledger, sample: int) -> Work:
 
 
 def _here(work: Work) -> Mapping[str, object]:
-    return {**named(work.decoder.device), **environment_manifest(), "threads": torch.get_num_threads()}
+    return {**named(work.decoder.device, work.dtype), **environment_manifest(), "threads": torch.get_num_threads()}
 
 
 def _judged(work: Work) -> list[DeepFinding]:

@@ -14,9 +14,10 @@ from rollbook.audit.replay_steps import PolicyStep, new_learner, policy_step, sf
 from rollbook.audit.ruler import Mismatch, Ruler
 from rollbook.audit.sampled import SampledRow
 from rollbook.ledger import Ledger
+from rollbook.models.cache import Cache
 from rollbook.models.layout import Layout, Tree, pack
 from rollbook.models.logprobs import action_logprobs, full_logprobs, support_logprobs
-from rollbook.models.working_copy import Cache, WorkingCopy, working_copy
+from rollbook.models.working_copy import WorkingCopy, working_copy
 from rollbook.records import Batch, Credit, Demonstration, PolicyVersion, Probe, SamplingEnvelope, SftReport, Update, content_id
 from rollbook.records.graph import START
 from rollbook.records.recipe import PolicyGradient, Sft

@@ -74,7 +74,7 @@ class Replay(Beside):
         self.asked = threads
         self.dtype, self.threads = prepared(ledger, recipe, self.first, threads)
         self.policy = placed(load_policy(recipe.settings.model), nearest(recipe.settings.run.device))
-        here = {**named(self.policy.decoder.device), **environment_manifest(), "threads": self.threads}
+        here = {**named(self.policy.decoder.device, self.dtype), **environment_manifest(), "threads": self.threads}
         self.unlike = unlike(ledger.manifest, here)
         self.ruler = Ruler(exact=not any(one.moves_update for one in self.unlike), tolerance=TOLERANCES[_name(self.dtype)])
         self.decoder, self.tokenizer = self.policy.decoder, self.policy.tokenizer

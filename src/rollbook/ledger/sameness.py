@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 UPDATE = frozenset({"machine.system", "machine.architecture", "machine.cpu", "packages.torch", "settings.MKL_CBWR", "threads",
-                    "learner", "device"})
+                    "learner", "device", "kernels"})
 OWN = frozenset({"packages.rollbook"})      # the code, which should be the same
-WATCHED = ("python", "implementation", "machine", "packages", "code", "settings", "threads", "learner", "device")
+WATCHED = ("python", "implementation", "machine", "packages", "code", "settings", "threads", "learner", "device", "kernels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

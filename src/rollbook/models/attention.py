@@ -18,6 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from rollbook.models.architecture import Architecture
 from rollbook.models.layout import Layout
+from rollbook.models.native import autograd
+from rollbook.models.native.ops import kernels
 
 SHORT = 1 << 23        # scores that a processor writes out (32 MiB of fp32 a layer): a fused kernel's backward is slower for them
 
@@ -55,6 +57,9 @@ def rotary_table(architecture: Architecture, positions: Tensor) -> tuple[Tensor,
 
 def rotate(x: Tensor, seen: Scene, dtype: torch.dtype) -> Tensor:
     """Rotary embedding of [L, heads, D], computed in fp32."""
+    native = kernels(dtype, x.device)
+    if native is not None and x.dtype == dtype:
+        return autograd.rotate(native, x, seen.cos_L1D, seen.sin_L1D)
     return _Rotated.apply(x, seen.cos_L1D, seen.sin_L1D, dtype)
 
 

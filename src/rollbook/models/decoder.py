@@ -7,6 +7,7 @@ Legend: L packed positions, H width, K experts that a token takes.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -18,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from rollbook.models.architecture import Architecture, to_config
 from rollbook.models.attention import Scene, attend, rotate, scene
 from rollbook.models.layout import Layout
+from rollbook.models.native import autograd
+from rollbook.models.native.ops import kernels
 from rollbook.models.routing import GateRule, replayed_gates
 
 
@@ -54,13 +57,21 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout, seen: Scene) -> Tensor:
         a = self.a
-        q = linear(self.q_proj, x).view(-1, a.heads, a.head_dim)
-        k = linear(self.k_proj, x).view(-1, a.kv_heads, a.head_dim)
-        v = linear(self.v_proj, x).view(-1, a.kv_heads, a.head_dim)
+        heads = (a.heads, a.kv_heads, a.kv_heads)
+        q, k, v = (part.view(-1, n, a.head_dim) for n, part in zip(heads, self._projected(x), strict=True))
         if a.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, seen, x.dtype), rotate(k, seen, x.dtype)
         return linear(self.o_proj, attend(q, k, v, layout, seen).reshape(x.shape[0], -1))
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values side by side, [L, heads x D] each; by one product where the kernels compute."""
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        if kernels(x.dtype, x.device) is None or not plain(layers):
+            return tuple(linear(layer, x) for layer in layers)
+        together = autograd.together(x, [layer.weight for layer in layers],
+                                     [layer.bias for layer in layers] if self.a.qkv_bias else None)
+        return together.split([layer.out_features for layer in layers], dim=1)
 
 
 def linear(layer: nn.Module, x: Tensor) -> Tensor:
@@ -69,6 +80,11 @@ def linear(layer: nn.Module, x: Tensor) -> Tensor:
         return layer(x)
     bias = None if layer.bias is None else layer.bias.to(x.dtype)
     return F.linear(x, layer.weight.to(x.dtype), bias)
+
+
+def plain(layers: Iterable[nn.Module]) -> bool:
+    """Whether these are linear layers and nothing else, whose matrices may be read together."""
+    return all(type(layer) is nn.Linear and type(layer.weight) is nn.Parameter for layer in layers)
 
 
 class FeedForward(nn.Module):
@@ -81,6 +97,10 @@ class FeedForward(nn.Module):
         self.down_proj = nn.Linear(intermediate, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        native = kernels(x.dtype, x.device)
+        if native is not None and plain((self.gate_proj, self.up_proj)):
+            both = autograd.together(x, [self.gate_proj.weight, self.up_proj.weight], None)
+            return linear(self.down_proj, autograd.swiglu(native, both))
         return linear(self.down_proj, F.silu(linear(self.gate_proj, x)) * linear(self.up_proj, x))
 
 
@@ -130,13 +150,24 @@ class Block(nn.Module):
         self.post_attention_layernorm = Norm(a.hidden, a.norm_eps)
         self.mlp: nn.Module = Experts(a) if a.experts else FeedForward(a.hidden, a.intermediate)
 
-    def forward(self, residual: Tensor, layout: Layout, seen: Scene, dtype: torch.dtype) -> Tensor:
-        residual = residual + self.self_attn(self.input_layernorm(residual).to(dtype), layout, seen).float()
-        x = self.post_attention_layernorm(residual).to(dtype)
+    def forward(self, residual: Tensor, delta: Tensor | None, layout: Layout, seen: Scene,
+                dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The residual stream with `delta` and the attention's output added, and what the feed-forward will add to it."""
+        residual, x = add_norm(self.input_layernorm, residual, delta, dtype)
+        residual, x = add_norm(self.post_attention_layernorm, residual, self.self_attn(x, layout, seen), dtype)
         if not isinstance(self.mlp, Experts):
-            return residual + self.mlp(x).float()
+            return residual, self.mlp(x)
         routes_LK = None if layout.routes_LYK is None else layout.routes_LYK[:, self.index]
-        return residual + self.mlp(x, routes_LK, layout.chosen).float()
+        return residual, self.mlp(x, routes_LK, layout.chosen)
+
+
+def add_norm(norm: Norm, residual: Tensor, delta: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The residual stream with `delta` added, in fp32, and its norm in the compute dtype."""
+    native = kernels(dtype, residual.device)
+    if native is not None and type(norm.weight) is nn.Parameter and norm.weight.dtype == torch.float32:
+        return autograd.add_norm(native, residual, delta, norm.weight, norm.eps)
+    residual = residual if delta is None else residual + delta.float()
+    return residual, norm(residual).to(dtype)
 
 
 class Body(nn.Module):
@@ -177,12 +208,12 @@ class Decoder(nn.Module):
         """Hidden states after the final norm, [L, H] in `dtype`; one-position shift and softmax live in `logprobs`."""
         layout = layout.to(self.device)
         seen = scene(self.architecture, layout, dtype)
-        residual = self.model.embed_tokens(layout.token_L).float()
+        residual, delta = self.model.embed_tokens(layout.token_L).float(), None
         again = self.checkpointing and torch.is_grad_enabled()
         for block in self.model.layers:
-            residual = (checkpoint(block, residual, layout, seen, dtype, use_reentrant=False, preserve_rng_state=False) if again
-                        else block(residual, layout, seen, dtype))
-        return self.model.norm(residual).to(dtype)
+            given = (residual, delta, layout, seen, dtype)
+            residual, delta = checkpoint(block, *given, use_reentrant=False, preserve_rng_state=False) if again else block(*given)
+        return add_norm(self.model.norm, residual, delta, dtype)[1]
 
     def held_as(self, name: str, dtype: torch.dtype) -> torch.dtype:
         """The dtype in which an engine holds a parameter: matrices in its compute dtype, norms in fp32."""

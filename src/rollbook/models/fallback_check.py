@@ -9,11 +9,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from rollbook.models.cache import Cache
 from rollbook.models.fallback import BENDS, Fallback, FallbackArchitecture, readable
 from rollbook.models.fallback_copy import FallbackCopy, cache_name
 from rollbook.models.layout import Tree, pack
 from rollbook.models.logprobs import action_logprobs
-from rollbook.models.working_copy import Cache
 from rollbook.records import ModelError
 
 AGREE = 1e-3        # nats per token in fp32 between two ways of computing one log-prob

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rollbook.models.cache import Cache
 from rollbook.models.fallback import Fallback, readable
-from rollbook.models.working_copy import Cache, WorkingCopy
+from rollbook.models.working_copy import WorkingCopy
 from rollbook.records import ModelError
 
 

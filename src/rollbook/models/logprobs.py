@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from rollbook.models.decoder import Decoder
 from rollbook.models.fallback import Fallback
 from rollbook.models.layout import Layout
+from rollbook.models.native.ops import kernels
 from rollbook.models.support import Support, support_log_softmax, support_logp
 
 CHUNK = 128        # rows whose logits are computed together
@@ -75,7 +76,11 @@ class _ChunkedHead(torch.autograd.Function):
         logp = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device)
         entropy = torch.empty_like(logp)
         normalizer = torch.empty_like(logp)
-        for part, logits in _near_logits(hidden, weight, temperature):
+        native = kernels(hidden.dtype, hidden.device)
+        if native is not None:
+            for part in (slice(at, at + CHUNK) for at in range(0, hidden.shape[0], CHUNK)):
+                native.softmax(hidden[part] @ weight.T, target[part], temperature, (logp[part], entropy[part], normalizer[part]))
+        for part, logits in _near_logits(hidden, weight, temperature) if native is None else ():
             top = logits.amax(-1, keepdim=True)
             picked = logits.gather(1, target[part, None])[:, 0]
             shifted = logits.sub_(top)
@@ -99,17 +104,29 @@ class _ChunkedHead(torch.autograd.Function):
         for at in range(0, hidden.shape[0], BLOCK):
             block = slice(at, min(at + BLOCK, hidden.shape[0]))
             rows = hidden[block]
-            slope = torch.empty(rows.shape[0], weight.shape[0], dtype=hidden.dtype, device=hidden.device)
-            for part, logits in _near_logits(rows, weight, ctx.temperature):
-                scale = grad_logp[block][part, None] / ctx.temperature
-                logp = logits.sub_(normalizer[block][part, None])
-                toward = _entropy_slope(logp, held[0][block][part], grad_entropy[block][part] / ctx.temperature) if held else None
-                exact = logp.exp_().mul_(-scale).scatter_add_(1, target[block][part, None], scale)
-                slope[part] = exact if toward is None else exact.add_(toward)
+            slope = _slope(rows, weight, target[block], ctx.temperature, normalizer[block], grad_logp[block],
+                           (held[0][block], grad_entropy[block]) if held else None)
             grad_hidden[block] = slope @ weight
             product = slope.T @ rows
             grad_head = product.to(head.dtype) if grad_head is None else grad_head.add_(product)
         return grad_hidden, torch.zeros_like(head) if grad_head is None else grad_head, None, None, None
+
+
+def _slope(rows: Tensor, weight: Tensor, target: Tensor, temperature: float, normalizer: Tensor, grad_logp: Tensor,
+           aside: tuple[Tensor, Tensor] | None) -> Tensor:
+    """The loss's slope by the logits of some rows, in the compute dtype; `aside`: entropies and the gradient by them."""
+    native = kernels(rows.dtype, rows.device)
+    if native is not None:
+        return native.softmax_backward(rows @ weight.T, target, temperature, normalizer, grad_logp / temperature,
+                                       None if aside is None else (aside[0], aside[1] / temperature))
+    slope = torch.empty(rows.shape[0], weight.shape[0], dtype=rows.dtype, device=rows.device)
+    for part, logits in _near_logits(rows, weight, temperature):
+        scale = grad_logp[part, None] / temperature
+        logp = logits.sub_(normalizer[part, None])
+        toward = None if aside is None else _entropy_slope(logp, aside[0][part], aside[1][part] / temperature)
+        exact = logp.exp_().mul_(-scale).scatter_add_(1, target[part, None], scale)
+        slope[part] = exact if toward is None else exact.add_(toward)
+    return slope
 
 
 def _entropy_slope(logp: Tensor, entropy: Tensor, scale: Tensor) -> Tensor:

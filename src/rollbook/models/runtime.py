@@ -9,6 +9,7 @@ import sys
 
 import torch
 
+from rollbook.models.native.build import built
 from rollbook.records import ModelError
 from rollbook.records.devices import DEVICE
 from rollbook.records.recipe import RunSettings
@@ -64,9 +65,13 @@ def _index(name: str) -> int:
     return int(name.partition(":")[2] or 0)
 
 
-def named(device: torch.device) -> dict[str, str]:
-    """What a manifest says of an accelerator, `{"device": "NVIDIA H100"}`; nothing of a processor, which is there already."""
-    return {"device": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
+def named(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+    """What a manifest says of what computes: an accelerator, `{"device": "NVIDIA H100"}`, or a processor's kernels in bf16,
+    `{"kernels": "torch"}` or those of our own by the hash of their source; nothing in fp32, where torch's compute alone.
+    """
+    if device.type == "cuda":
+        return {"device": torch.cuda.get_device_name(device)}
+    return {"kernels": built().name} if dtype == torch.bfloat16 else {}
 
 
 def usable_cores() -> int:

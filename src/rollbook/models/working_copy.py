@@ -15,11 +15,12 @@ from torch import Tensor
 
 from rollbook.models.architecture import Architecture
 from rollbook.models.attention import rotary_table
+from rollbook.models.cache import Cache
 from rollbook.models.decoder import Decoder, rms_norm, route
 from rollbook.models.matrix import Matrix
+from rollbook.models.native.ops import HEADS, Kernels, kernels
 
-CPU = torch.device("cpu")
-ROOM = 32          # positions by which a cache's rows are widened: products over a row's whole width need no copy of it
+LANES = 16         # floats that a kernel reads together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,11 @@ class FusedFeedForward:
     down: Matrix
 
     def __call__(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        both = self.gate_up(x)
+        native = kernels(both.dtype, both.device)
+        if native is not None:
+            return self.down(native.swiglu(both))
+        gate, up = both.chunk(2, dim=-1)
         return self.down(F.silu(gate).mul_(up))
 
 
@@ -70,109 +75,13 @@ class FusedLayer:
     feed: FusedFeedForward | FusedExperts
 
 
-@dataclass(slots=True, kw_only=True)
-class Cache:
-    """Keys and values of B rows, [layers, B, K, M, D] each, and the length of each row in positions.
-
-    A sparse model's also holds the experts that each position took, as int16 [layers, B, 1, M, experts per token].
-
-    `length_B` is in the processor's memory, the rest where the weights are.
-
-    Position p of a row stands at place p - `start`; in a cache that decoding has filled to its capacity, at p modulo M, where
-    only the last M positions are left: enough for an architecture whose window is no longer.
-    """
-
-    key: Tensor
-    value: Tensor
-    length_B: Tensor
-    start: int = 0
-    route: Tensor | None = None
-
-    @property
-    def held(self) -> tuple[Tensor, ...]:
-        """Everything that is held position by position."""
-        return (self.key, self.value) if self.route is None else (self.key, self.value, self.route)
-
-    def _made_of(self, made: Callable[[Tensor], Tensor]) -> None:
-        """Replaces everything that is held."""
-        self.key, self.value = made(self.key), made(self.value)
-        self.route = None if self.route is None else made(self.route)
-
-    @classmethod
-    def empty(cls, a: Architecture, rows: int, capacity: int, dtype: torch.dtype, device: torch.device = CPU) -> Cache:
-        """Room for `rows` rows of `capacity` positions."""
-        shape = (a.layers, rows, a.kv_heads, capacity, a.head_dim)
-        dtype = torch.int32 if a.keeps_tokens else dtype
-        experts = (a.layers, rows, 1, capacity, a.experts_per_token)
-        route = torch.zeros(experts, dtype=torch.int16, device=device) if a.experts else None
-        return cls(key=torch.zeros(shape, dtype=dtype, device=device), value=torch.zeros(shape, dtype=dtype, device=device),
-                   route=route, length_B=torch.zeros(rows, dtype=torch.long))
-
-    def reach(self, positions: int) -> None:
-        """Sees to it that every row is at least `positions` wide, and `ROOM` at a time, inside the memory it was made with.
-
-        A row that is no wider than what it holds lies densely, which is what products over many rows need; what is held moves.
-        """
-        _, rows, heads, width, dim = self.key.shape
-        wider = min(-(-positions // ROOM) * ROOM, self.key.stride(0) // (rows * heads * dim))
-        if positions > width and wider > width:
-            self._made_of(lambda x: _widened(x, wider))
-
-    def narrow(self, positions: int) -> None:
-        """Makes the rows of an empty cache `positions` wide, rounded up to `ROOM`; `reach` widens them again."""
-        width = min(self.key.shape[3], max(ROOM, -(-positions // ROOM) * ROOM))
-        self._made_of(lambda x: _strided(x, width))
-
-    def first(self, rows: int) -> Cache:
-        """A view of the first rows; what is appended to it is appended here."""
-        return Cache(key=self.key[:, :rows], value=self.value[:, :rows], length_B=self.length_B[:rows],
-                     route=None if self.route is None else self.route[:, :rows])
-
-    def put(self, at: int, other: Cache, rows: Tensor) -> None:
-        """Copies some of another cache's rows to here, from row `at` on."""
-        length_B = other.length_B[rows]
-        self.reach(int(length_B.max()))
-        room = self.key.shape[3]
-        for place, (row, length) in enumerate(zip(rows.tolist(), length_B.tolist(), strict=True), start=at):
-            first = max(other.start, length - room)
-            held = slice(first - other.start, length - other.start)
-            for mine, theirs in zip(self.held, other.held, strict=True):
-                if length <= room:
-                    mine[:, place, :, first:length] = theirs[:, row, :, held]
-                else:
-                    mine[:, place, :, torch.arange(first, length) % room] = theirs[:, row, :, held]
-        self.length_B[at:at + len(rows)] = length_B
-
-    def row(self, row: int) -> Cache:
-        """A copy of one row: what is held of it, in order."""
-        length, room = int(self.length_B[row]), self.key.shape[3]
-        first = max(self.start, length - room)
-        place = (torch.arange(first, length) - self.start) % room
-        return Cache(key=self.key[:, row:row + 1, :, place], value=self.value[:, row:row + 1, :, place],
-                     length_B=self.length_B[row:row + 1].clone(), start=first,
-                     route=None if self.route is None else self.route[:, row:row + 1, :, place])
-
-    def experts(self, row: int) -> Tensor | None:
-        """The experts of every position of a row, [positions, layers, experts per token]; None where they are not all held."""
-        length = int(self.length_B[row])
-        if self.route is None or self.start or length > self.key.shape[3]:
-            return None
-        return self.route[:, row, 0, :length].transpose(0, 1)
-
-    def move(self, source: int, target: int) -> None:
-        """Copies one row over another."""
-        used = min(int(self.length_B[source]), self.key.shape[3])
-        for held in self.held:
-            held[:, target, :, :used] = held[:, source, :, :used]
-        self.length_B[target] = self.length_B[source]
-
-
 class WorkingCopy:
     """Fused weights of one policy version and the two passes over them: prefill and decode."""
 
     def __init__(self, decoder: Decoder, dtype: torch.dtype):
         self.architecture = a = decoder.architecture
         self.dtype, self.device = dtype, decoder.device
+        self.native: Kernels | None = kernels(dtype, decoder.device)
         with torch.no_grad():
             self.embedding = _copy(decoder.model.embed_tokens.weight, dtype)
             self.head = Matrix(decoder.head, dtype)
@@ -219,20 +128,20 @@ class WorkingCopy:
             for mine, theirs in zip(cache.held, prefix.held, strict=True):
                 mine[:, :, :, :held] = theirs[..., :held, :]
         bias = self._causal(start, before, width).repeat(a.group, 1)
-        tables = _tables(a, torch.arange(before, end, device=self.device).repeat(rows))
-        residual = self.embedding[token_BP.flatten().to(self.device)].float()
+        tables = rotary_table(a, torch.arange(before, end, device=self.device).repeat(rows))
+        residual, delta = self.embedding[token_BP.flatten().to(self.device)].float(), None
         for index, layer in enumerate(self.layers):
-            q, k, v = self._project(layer, residual, tables)
+            q, k, v = self._project(layer, self._norm(residual, delta, layer.norm_in), tables)
             q, k, v = (x.view(rows, width, -1, a.head_dim).transpose(1, 2) for x in (q, k, v))
             cache.key[index, :, :, held:], cache.value[index, :, :, held:] = k, v
             rowed = q.reshape(rows, a.kv_heads, a.group * width, a.head_dim)
             mixed = F.scaled_dot_product_attention(rowed, cache.key[index], cache.value[index], attn_mask=bias)
             mixed = mixed.view(rows, a.heads, width, a.head_dim).transpose(1, 2).reshape(rows * width, -1)
-            residual, chosen = self._finish(layer, residual, mixed)
+            delta, chosen = self._finish(layer, residual, mixed)
             if cache.route is not None and chosen is not None:
                 cache.route[index, :, 0, held:] = chosen.view(rows, width, -1).to(torch.int16)
-        last = residual.view(rows, width, -1)[torch.arange(rows), length_B - 1]
-        return self.logits(last), cache
+        last, last_delta = (x.view(rows, width, -1)[torch.arange(rows), length_B - 1] for x in (residual, delta))
+        return self.logits(last, last_delta), cache
 
     def _causal(self, start: int, before: int, width: int) -> Tensor:
         """Additive mask of a block of queries at `before` and after it, over the positions from `start` on."""
@@ -245,82 +154,98 @@ class WorkingCopy:
     @torch.inference_mode()
     def decode(self, token_B: Tensor, cache: Cache) -> Tensor:
         """Logits [B, V] after one more token per row; appends it to the cache, whose rows have room for it or for the window."""
+        slot = cache.length_B.to(self.device) % cache.key.shape[3]
+        row = torch.arange(token_B.shape[0], device=self.device)
+        attended = self._attended(cache) if self.native is None or self.architecture.head_dim not in HEADS else \
+            self._attended_natively(self.native, cache)
+        residual, delta = self.embedding[token_B.to(self.device)].float(), None
+        for index, layer in enumerate(self.layers):
+            mixed = attended(index, self._norm(residual, delta, layer.norm_in))
+            delta, chosen = self._finish(layer, residual, mixed)
+            if cache.route is not None and chosen is not None:
+                cache.route[index, row, 0, slot] = chosen.to(torch.int16)
+        cache.length_B += 1
+        return self.logits(residual, delta)
+
+    def _attended(self, cache: Cache) -> Callable[[int, Tensor], Tensor]:
+        """What attends for one token of every row in a layer, from its normed input [B, H] to [B, N D]."""
         a = self.architecture
-        rows = token_B.shape[0]
+        at, seen = cache.length_B.to(self.device, copy=True), cache.key.shape[3]
+        rows = at.shape[0]
         row = torch.arange(rows, device=self.device)
-        at = cache.length_B.to(self.device, copy=True)
-        seen = cache.key.shape[3]
         age = (at[:, None] - torch.arange(seen, device=self.device)) % seen        # how far back what stands at a place lies
         mask = age <= at[:, None]
         if a.window is not None:
             mask &= age < a.window
         slot = at % seen
         bias = torch.zeros(mask.shape, dtype=torch.float32, device=self.device).masked_fill_(~mask, float("-inf"))[:, None, None]
-        tables = _tables(a, at)
+        tables = rotary_table(a, at)
         scale = a.head_dim ** -0.5
-        residual = self.embedding[token_B.to(self.device)].float()
-        for index, layer in enumerate(self.layers):
-            q, k, v = self._project(layer, residual, tables)
+
+        def attended(index: int, x: Tensor) -> Tensor:
+            q, k, v = self._project(self.layers[index], x, tables)
             cache.key[index, row, :, slot] = k
             cache.value[index, row, :, slot] = v
             key, value = cache.key[index].flatten(0, 1), cache.value[index].flatten(0, 1)
             # keys on the left: the product takes them where they lie, on the right it would copy them at every step
             score = torch.bmm(key, q.reshape(rows * a.kv_heads, a.group, a.head_dim).transpose(1, 2)).transpose(1, 2)
             weight = torch.softmax(score.float().mul_(scale).view(rows, a.kv_heads, a.group, seen).add_(bias), dim=-1)
-            mixed = torch.bmm(weight.to(self.dtype).flatten(0, 1), value).view(rows, -1)
-            residual, chosen = self._finish(layer, residual, mixed)
-            if cache.route is not None and chosen is not None:
-                cache.route[index, row, 0, slot] = chosen.to(torch.int16)
-        cache.length_B += 1
-        return self.logits(residual)
+            return torch.bmm(weight.to(self.dtype).flatten(0, 1), value).view(rows, -1)
+        return attended
 
-    def logits(self, residual: Tensor) -> Tensor:
-        """Logits [*, V] of the final hidden states, in the compute dtype: whoever reads them takes them to fp32."""
-        return self.head(rms_norm(residual, self.norm, self.architecture.norm_eps).to(self.dtype))
-
-    def _project(self, layer: FusedLayer, residual: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries and keys, and values, of every token: [*, N, D], [*, K, D], [*, K, D]."""
+    def _attended_natively(self, native: Kernels, cache: Cache) -> Callable[[int, Tensor], Tensor]:
+        """The same by one kernel a layer."""
         a = self.architecture
-        x = rms_norm(residual, layer.norm_in, a.norm_eps).to(self.dtype)
+        at, seen = cache.length_B.clone(), cache.key.shape[3]
+        tables = rotary_table(a, at)
+        scores = torch.empty(at.shape[0] * a.kv_heads, -(-seen // LANES) * LANES)
+
+        def attended(index: int, x: Tensor) -> Tensor:
+            layer = self.layers[index]
+            norms = None if layer.q_norm is None or layer.k_norm is None else (layer.q_norm, layer.k_norm, a.norm_eps)
+            mixed = layer.qkv(x, layer.qkv_bias)
+            return native.attend((cache.key[index], cache.value[index]), at, mixed, tables, a.window, norms, scores)
+        return attended
+
+    def logits(self, residual: Tensor, delta: Tensor | None = None) -> Tensor:
+        """Logits [*, V] of the final hidden states, in the compute dtype: whoever reads them takes them to fp32."""
+        return self.head(self._norm(residual, delta, self.norm))
+
+    def _norm(self, residual: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
+        """The norm of the residual stream in the compute dtype, once `delta` has been added to it in place."""
+        eps = self.architecture.norm_eps
+        if self.native is not None:
+            return self.native.norm(residual, delta, weight, eps)
+        return rms_norm(residual if delta is None else residual.add_(delta), weight, eps).to(self.dtype)
+
+    def _project(self, layer: FusedLayer, x: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries and keys, and values, of every token's normed input: [*, N, D], [*, K, D], [*, K, D]."""
+        a = self.architecture
         mixed = layer.qkv(x, layer.qkv_bias).view(x.shape[0], -1, a.head_dim)
-        qk, v = mixed[:, :a.heads + a.kv_heads].float(), mixed[:, a.heads + a.kv_heads:]
+        qk, v = mixed[:, :a.heads + a.kv_heads], mixed[:, a.heads + a.kv_heads:]
+        if self.native is not None and layer.q_norm is None:
+            return *self.native.rotate(qk, *tables).split([a.heads, a.kv_heads], dim=1), v
+        qk = qk.float()
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = qk.split([a.heads, a.kv_heads], dim=1)
             qk = torch.cat([rms_norm(q, layer.q_norm, a.norm_eps), rms_norm(k, layer.k_norm, a.norm_eps)], dim=1)
-        cos, sin = tables
+        cos, sin = _turning(tables)
         qk = torch.addcmul(qk * cos, qk.roll(a.head_dim // 2, -1), sin).to(self.dtype)
         return *qk.split([a.heads, a.kv_heads], dim=1), v
 
     def _finish(self, layer: FusedLayer, residual: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The residual stream after a layer (the one given is written over), and the experts that were taken, [*, K]."""
-        residual = residual.add_(layer.out(mixed))
-        x = rms_norm(residual, layer.norm_mid, self.architecture.norm_eps).to(self.dtype)
+        """What a layer's feed-forward adds to the residual stream, which has taken the attention's, and the experts, [*, K]."""
+        x = self._norm(residual, layer.out(mixed), layer.norm_mid)
         if isinstance(layer.feed, FusedFeedForward):
-            return residual.add_(layer.feed(x)), None
-        out, chosen = layer.feed.routed(x)
-        return residual.add_(out), chosen
+            return layer.feed(x), None
+        return layer.feed.routed(x)
 
 
-def _tables(a: Architecture, positions: Tensor) -> tuple[Tensor, Tensor]:
+def _turning(tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """cos and sin [*, 1, D] for `x cos + roll(x) sin`: the sign of a rotation's first half stands in the sine."""
-    cos, sin = rotary_table(a, positions)
-    half = a.head_dim // 2
+    cos, sin = tables
+    half = cos.shape[-1] // 2
     return cos[:, None], torch.cat([-sin[:, :half], sin[:, half:]], dim=-1)[:, None]
-
-
-def _strided(x: Tensor, width: int) -> Tensor:
-    """The rows of an empty cache, `width` positions wide, in the same memory."""
-    layers, rows, heads, _, dim = x.shape       # strided: a view of a single layer would forget how much room its memory has
-    return x.as_strided((layers, rows, heads, width, dim), (x.stride(0), heads * width * dim, width * dim, dim, 1))
-
-
-def _widened(x: Tensor, width: int) -> Tensor:
-    """The same rows, `width` positions wide, in the same memory, layer by layer."""
-    layers, rows, heads, held, dim = x.shape
-    wider = x.as_strided((layers, rows, heads, width, dim), (x.stride(0), heads * width * dim, width * dim, dim, 1))
-    for index in range(layers):
-        wider[index, :, :, :held] = x[index].clone()
-    return wider
 
 
 def working_copy(decoder: Decoder, dtype: torch.dtype) -> WorkingCopy:

@@ -37,7 +37,7 @@ def preflight(recipe: ResolvedRecipe, *, stage: str | None, groups: int, model: 
     parts._check_context(recipe.settings, policy, sides)
     check_begins(recipe.settings, sides.train[0])
     with tempfile.TemporaryDirectory() as folder, \
-            Ledger.create(Path(folder) / "preflight", parts._manifest(recipe, policy)) as ledger, \
+            Ledger.create(Path(folder) / "preflight", parts._manifest(recipe, policy, dtype)) as ledger, \
             parts._session(recipe, ledger, (policy, sides), progress, dtype) as session:
         ledger.append(recipe)
         session.versions[START] = session.publisher.publish(START, None, (), optimizer=None)

@@ -13,7 +13,7 @@ import torch
 from rollbook.ledger import Ledger, environment_manifest, merge
 from rollbook.ledger.bundle import COLLECTED, CURATED, Bundle, label, opened, story
 from rollbook.ledger.sameness import Unlike, unlike
-from rollbook.models.runtime import prepare
+from rollbook.models.runtime import named, nearest, prepare
 from rollbook.orchestration.run import run_recipe
 from rollbook.orchestration.session import Progress
 from rollbook.records import Census, EvalReport, PolicyVersion, SftReport, encode
@@ -61,8 +61,8 @@ def reproduce(bundle: Path, out: Path, progress: Progress) -> Reproduction:
     """Runs the bundle's recipe into the new folder `out` and compares; the bundle itself is only read."""
     with opened(bundle) as given:
         recorded: Mapping[str, Any] = given.expected["manifest"]
-        prepare(given.recipe.settings.run)
-        differ = unlike(recorded, {**environment_manifest(), "threads": torch.get_num_threads()})
+        computes = named(nearest(given.recipe.settings.run.device), prepare(given.recipe.settings.run))
+        differ = unlike(recorded, {**computes, **environment_manifest(), "threads": torch.get_num_threads()})
         for one in differ:
             if one.moves_run or one.what == "code.source":
                 progress.note(f"not as it was: {one}")

@@ -89,7 +89,7 @@ def run_recipe(recipe: ResolvedRecipe, out: Path, progress: Progress, *, until: 
     check_begins(recipe.settings, sides.train[0])
     check_imitated(recipe.settings, (acquired, sides), policy.tokenizer, progress)
     protect(_side(acquired, sides.train), registered(), likeness=LIKENESS)
-    manifest = _manifest(recipe, policy)
+    manifest = _manifest(recipe, policy, dtype)
     taken = None if reuse is None else reusable(recipe, manifest, reuse)
     kept = taken is not None and bool(taken.stages)
     with (Ledger.create(out, {**manifest, "taken_over": taken.told()} if taken is not None and kept else manifest) as ledger,
@@ -293,10 +293,10 @@ def _check_context(settings: Settings, policy: Policy, sides: Split) -> None:
                           fix="lower tasks.max_tokens, shorten tasks.system_prompt, or raise model.context")
 
 
-def _manifest(recipe: ResolvedRecipe, policy: Policy) -> dict[str, object]:
+def _manifest(recipe: ResolvedRecipe, policy: Policy, dtype: torch.dtype) -> dict[str, object]:
     learner = recipe.settings.run.learner
     ranks = {"learner": f"Fsdp2, {learner.ranks} ranks"} if isinstance(learner, Fsdp2) else {}      # sums in another order
-    return {**ranks, **named(policy.decoder.device), **environment_manifest(), "recipe": content_id(recipe),
+    return {**ranks, **named(policy.decoder.device, dtype), **environment_manifest(), "recipe": content_id(recipe),
             "name": recipe.name, "scale": recipe.scale, "seed": recipe.settings.run.seed, "model": policy.source,
             "tokenizer": policy.tokenizer.digest, "template": policy.tokenizer.template_digest,
             "threads": torch.get_num_threads()}

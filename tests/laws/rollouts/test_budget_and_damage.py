@@ -8,7 +8,7 @@ from policies import engine_of, prompts, request, tiny_policy
 
 from rollbook.experience.admission import AdmissionRule, admit, group, outcome
 from rollbook.ledger import close_census
-from rollbook.models.working_copy import Cache
+from rollbook.models.cache import Cache
 from rollbook.records import Message, ModelError, Unscored
 from rollbook.records.recipe import SamplingSettings
 from rollbook.rollouts.engines import stream

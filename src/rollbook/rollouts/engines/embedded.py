@@ -10,9 +10,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from rollbook.models.cache import CPU, Cache
 from rollbook.models.decoder import Decoder
 from rollbook.models.hashing import ordered_hash
-from rollbook.models.working_copy import CPU, Cache, WorkingCopy, working_copy
+from rollbook.models.working_copy import WorkingCopy, working_copy
 from rollbook.records import Completion, ModelError, Request
 from rollbook.rollouts.engines.memory import (
     FREE_SHARE,

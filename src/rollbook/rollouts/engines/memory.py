@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rollbook.models.architecture import Architecture
-from rollbook.models.working_copy import CPU, Cache
+from rollbook.models.cache import CPU, Cache
 from rollbook.records import Request
 
 FREE_SHARE = 0.5            # of the memory that is free when the engine is built, unless told otherwise

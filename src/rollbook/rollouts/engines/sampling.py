@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rollbook.models.native.ops import kernels
 from rollbook.records import Request
 
 FIRST_LOOK, WIDER = 256, 8       # candidates that are looked at first, and by how much more when they do not suffice
@@ -61,6 +62,10 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, request: Request) -> Drawn:
     uniform_B = uniform_B.to(logits_BV.device)
     if request.top_k or request.top_p < 1.0 or request.min_p > 0.0:
         return _restricted(logits_BV, uniform_B, request)
+    native = kernels(logits_BV.dtype, logits_BV.device)
+    if native is not None:
+        token, logp, sound = native.draw(logits_BV.contiguous(), uniform_B.double(), request.temperature)
+        return Drawn(token_B=token, logp_B=logp, sound_B=sound, kept=None)
     rows = max(1, NEAR // logits_BV.shape[1]) if logits_BV.device.type == "cpu" else logits_BV.shape[0]
     parts = [_draw(some, uniform, request.temperature) for some, uniform in
              zip(logits_BV.split(rows), uniform_B.split(rows), strict=True)]

@@ -14,7 +14,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from rollbook.models.working_copy import Cache, WorkingCopy
+from rollbook.models.cache import Cache
+from rollbook.models.working_copy import WorkingCopy
 from rollbook.records import Completion, ModelError, Request
 from rollbook.rollouts.engines.memory import Plan, Prompts, blank
 from rollbook.rollouts.engines.refusing import fault

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from rollbook.models.working_copy import Cache
+from rollbook.models.cache import Cache
 from rollbook.records import Completion, ModelError, Request
 from rollbook.rollouts.engines.memory import cache_bytes
 
