@@ -51,7 +51,7 @@ ALLOWED = {  # the table of the architecture
     "cli_rewards": {"records", "ledger", "rewards", "orchestration", "cli_output"},
     "cli_preflight": {"records", "recipes", "orchestration", "cli_progress"},
     "cli_curate": {"records", "orchestration"},
-    "cli_env": {"records", "environments", "orchestration"},
+    "cli_env": {"models", "records", "environments", "orchestration"},
     "cli_eval": {"records", "evaluation", "orchestration", "audit", "cli_grid", "cli_output", "cli_progress", "view"},
     "cli_grid": {"records", "audit", "orchestration", "cli_output", "cli_progress"},
     "cli_gate": {"records", "evaluation", "orchestration", "cli_output"},
