@@ -206,3 +206,23 @@ def test_a_cache_that_cannot_be_written_is_no_hindrance(native, tmp_path):
 def test_a_run_in_bf16_records_which_kernels_computed_it():
     assert named(CPU, HALF) == {"kernels": built().name}
     assert named(CPU, torch.float32) == {}
+
+
+@pytest.mark.parametrize("trees", [
+    [Tree(prompt=(2,), continuations=((3, 4, 5),), actions=((False, True, True),))],
+    [Tree(prompt=(3, 4, 5), continuations=(), actions=()), Tree(prompt=(6,), continuations=((7,),), actions=((True,),))],
+    [Tree(prompt=tuple(range(3, 40)), continuations=(tuple(range(5, 30)), (9,)), actions=((True,) * 25, (True,)))],
+], ids=["one token", "no continuation", "uneven"])
+@pytest.mark.parametrize("architecture", ["llama", "mistral"])
+def test_trees_of_every_shape_are_attended_as_by_torchs_operations(native, both, trees, architecture):
+    policy = tiny_policy(architecture)
+    layout = pack(trees, window=policy.decoder.architecture.window)
+
+    def hidden():
+        policy.decoder.zero_grad()
+        found = policy.decoder(layout, HALF).float()
+        found.square().sum().backward()
+        return found.detach(), policy.decoder.model.layers[0].self_attn.k_proj.weight.grad.clone()
+    (ours, slope), (theirs, expected) = both(hidden)
+    close(ours, theirs, steps=6)
+    assert (slope - expected).norm() <= 0.05 * expected.norm()

@@ -19,8 +19,11 @@ from torch.autograd.function import once_differentiable
 from rollbook.models.architecture import Architecture
 from rollbook.models.layout import Layout
 from rollbook.models.native import autograd
+from rollbook.models.native.attention import LONGEST, Sides
+from rollbook.models.native.attention import attend as attend_natively
 from rollbook.models.native.ops import kernels
 
+LANES, WIDEST = 16, 256        # head sizes are multiples of the first up to the second where the kernels attend
 SHORT = 1 << 23        # scores that a processor writes out (32 MiB of fp32 a layer): a fused kernel's backward is slower for them
 
 
@@ -29,7 +32,8 @@ class Scene:
     """What every layer of a pass reads of its layout.
 
     `cos_L1D`, `sin_L1D` are fp32. The biases are 0 where a key may be seen and -inf elsewhere, in the form that `_grouped` adds.
-    `turns` lists the continuations in order of their place within their prompt's: each prompt at most once a turn.
+    `turns` lists the continuations in order of their place within their prompt's: each prompt at most once a turn. `sides` is
+    what the processor's kernels read in place of biases and turns.
     """
 
     cos_L1D: Tensor
@@ -37,13 +41,25 @@ class Scene:
     prompt_bias: Tensor
     own_bias: Tensor
     turns: tuple[Tensor, ...]
+    sides: Sides | None = None
 
 
 def scene(a: Architecture, layout: Layout, dtype: torch.dtype) -> Scene:
     """The scene of a layout for layers that compute in `dtype`."""
     cos, sin = rotary_table(a, layout.position_L)
+    if kernels(dtype, layout.token_L.device) is not None and _by_kernels(a, layout):
+        nothing = torch.empty(0)
+        return Scene(cos_L1D=cos[:, None], sin_L1D=sin[:, None], prompt_bias=nothing, own_bias=nothing, turns=(),
+                     sides=Sides.of(layout))
     return Scene(cos_L1D=cos[:, None], sin_L1D=sin[:, None], prompt_bias=_bias(a, layout.prompt_mask_GPP, dtype),
                  own_bias=_bias(a, layout.own_mask_SCK, dtype), turns=_turns(layout.group_S))
+
+
+def _by_kernels(a: Architecture, layout: Layout) -> bool:
+    """Whether there is a kernel for the heads, and the scores are few enough to be written out."""
+    masks = (layout.prompt_mask_GPP, layout.own_mask_SCK)
+    return a.head_dim % LANES == 0 and a.head_dim <= WIDEST and all(
+        mask.shape[2] <= LONGEST and mask.numel() * a.heads <= 2 * SHORT for mask in masks)
 
 
 def rotary_table(architecture: Architecture, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,6 +107,9 @@ class _Rotated(torch.autograd.Function):
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, seen: Scene) -> Tensor:
     """Attention output [L, N, D]: prompts over themselves, continuations over their prompt and themselves."""
+    native = kernels(q.dtype, q.device)
+    if native is not None and seen.sides is not None:
+        return attend_natively(native, q, k, v, seen.sides)
     (q_GP, q_SC), (k_GP, k_SC), (v_GP, v_SC) = (_spread(x, layout) for x in (q, k, v))
     out_G = _grouped(q_GP, k_GP, v_GP, seen.prompt_bias).flatten(0, 1)
     key_SM, value_SM = (torch.cat([_Shared.apply(prompt, layout.group_S, seen.turns), own], dim=1)

@@ -239,6 +239,103 @@ void rb_rotate(const bf16* x, const float* cos, const float* sin, bf16* out, int
     }
 }
 
+// Rows of x [L, heads, D], `stride` apart, laid out as [B, heads, M, D]: place m of row b is position slots[b, m].
+void rb_gather(const bf16* x, const int64_t* slots, bf16* out, int64_t B, int64_t M, int64_t heads, int64_t D, int64_t stride) {
+#pragma omp parallel for schedule(static)
+    for (int64_t task = 0; task < B * heads; ++task) {
+        const int64_t b = task / heads, h = task % heads;
+        for (int64_t m = 0; m < M; ++m)
+            std::memcpy(out + (task * M + m) * D, x + slots[b * M + m] * stride + h * D, D * sizeof(bf16));
+    }
+}
+
+// The way back: position l is the sum, in fp32 and in order, of the places that were taken from it in two such layouts,
+// places[start[l] .. start[l + 1]] of each, a place being b M + m. -> out [L, heads, D].
+void rb_collect(const bf16* one_of, const int64_t* one_start, const int64_t* one_places, int64_t one_M, const bf16* two_of,
+                const int64_t* two_start, const int64_t* two_places, int64_t two_M, bf16* out, int64_t L, int64_t heads, int64_t D) {
+#pragma omp parallel for schedule(static)
+    for (int64_t l = 0; l < L; ++l) {
+        const int64_t several = one_start[l + 1] - one_start[l] + two_start[l + 1] - two_start[l];
+        for (int64_t h = 0; h < heads; ++h) {
+            bf16* to = out + (l * heads + h) * D;
+            float sums[256] = {};
+            for (int side = 0; side < 2; ++side) {
+                const bf16* of = side ? two_of : one_of;
+                const int64_t* start = side ? two_start : one_start;
+                const int64_t* places = side ? two_places : one_places;
+                const int64_t M = side ? two_M : one_M;
+                for (int64_t i = start[l]; i < start[l + 1]; ++i) {
+                    const bf16* from = of + ((places[i] / M * heads + h) * M + places[i] % M) * D;
+                    if (several == 1) { std::memcpy(to, from, D * sizeof(bf16)); continue; }
+                    for (int64_t d = 0; d < D; d += LANES) store(sums + d, load(sums + d) + load(from + d));
+                }
+            }
+            if (several != 1) for (int64_t d = 0; d < D; d += LANES) store(to + d, load(sums + d));
+        }
+    }
+}
+
+// Softmax of scores bf16 [B, heads, Q, M] times `scale`, written over them, where query (b, q) sees the places from seen[b, q, 0] to
+// seen[b, q, 1] and from seen[b, q, 2] to seen[b, q, 3]; 0 elsewhere. A query that sees nothing has no weights.
+void rb_weights(bf16* score, const int32_t* seen, float scale, int64_t B, int64_t heads, int64_t Q, int64_t M) {
+#pragma omp parallel for schedule(static)
+    for (int64_t task = 0; task < B * heads; ++task) {
+        float e[4096];
+        for (int64_t q = 0; q < Q; ++q) {
+            bf16* row = score + (task * Q + q) * M;
+            const int32_t* s = seen + (task / heads * Q + q) * 4;
+            const int64_t from[2] = {s[0], s[2]}, end[2] = {s[1], s[3]};
+            vf tops = all(-std::numeric_limits<float>::infinity());
+            for (int side = 0; side < 2; ++side) {
+                int64_t m = from[side];
+                for (; m + LANES <= end[side]; m += LANES) { vf x = load(row + m); tops = x > tops || x != x ? x : tops; }
+                for (; m < end[side]; ++m) { vf x = all(one(row + m)); tops = x > tops || x != x ? x : tops; }
+            }
+            const float top = largest(tops) * scale;
+            vf mass = {};
+            float rest = 0.0f;
+            for (int side = 0; side < 2; ++side) {
+                int64_t m = from[side];
+                for (; m + LANES <= end[side]; m += LANES) {
+                    vf x = exponential(load(row + m) * scale - top);
+                    store(e + m, x);
+                    mass += x;
+                }
+                for (; m < end[side]; ++m) { e[m] = exponential(all(one(row + m) * scale - top))[0]; rest += e[m]; }
+            }
+            const float total = sum(mass) + rest;
+            int64_t done = 0;
+            for (int side = 0; side < 2; ++side) {
+                if (from[side] >= end[side]) continue;
+                std::memset(row + done, 0, (from[side] - done) * sizeof(bf16));
+                int64_t m = from[side];
+                for (; m + LANES <= end[side]; m += LANES) store(row + m, load(e + m) / total);
+                for (; m < end[side]; ++m) put(row + m, e[m] / total);
+                done = end[side];
+            }
+            std::memset(row + done, 0, (M - done) * sizeof(bf16));
+        }
+    }
+}
+
+// The slope by the scores, written over `grad`: weight (grad - sum of weight grad) scale.
+void rb_weights_backward(const bf16* weight, bf16* grad, float scale, int64_t rows, int64_t M) {
+#pragma omp parallel for schedule(static)
+    for (int64_t l = 0; l < rows; ++l) {
+        const bf16* w = weight + l * M;
+        bf16* g = grad + l * M;
+        vf along = {};
+        float rest = 0.0f;
+        int64_t m = 0;
+        for (; m + LANES <= M; m += LANES) along += load(w + m) * load(g + m);
+        for (; m < M; ++m) rest += one(w + m) * one(g + m);
+        const float mean = sum(along) + rest;
+        m = 0;
+        for (; m + LANES <= M; m += LANES) store(g + m, load(w + m) * (load(g + m) - mean) * scale);
+        for (; m < M; ++m) put(g + m, one(w + m) * (one(g + m) - mean) * scale);
+    }
+}
+
 // One more token of B rows: mixed [B, (N + 2 K) D] is what the projection gave; keys are rotated and written to the cache beside the
 // values, and the queries attend to what their row holds -> out [B, N D]. Heads are normed where q_norm and k_norm [D] are not null. Rows of the cache are `row` apart, heads `head`, places D;
 // `at` counts what a row held before. `scores` is room for B K `width` floats, `width` at least the places rounded up to 16.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,10 +28,29 @@ SIGNATURES: dict[str, list[Any]] = {
     "rb_swiglu_backward": [P, P, P, P, P, I64, I64, I64],
     "rb_rotate": [P, P, P, P, I64, I64, I64, I64, F32],
     "rb_attend": [P, P, P, P, P, P, P, P, F32, P, P, I64, I64, I64, I64, I64, I64, I64, I64, I64],
+    "rb_gather": [P, P, P, I64, I64, I64, I64, I64],
+    "rb_collect": [P, P, P, I64, P, P, P, I64, P, I64, I64, I64],
+    "rb_weights": [P, P, F32, I64, I64, I64, I64],
+    "rb_weights_backward": [P, P, F32, I64, I64],
     "rb_draw": [P, P, F64, P, P, P, P, P, I64, I64],
     "rb_softmax": [P, P, F32, P, P, P, I64, I64],
     "rb_softmax_backward": [P, P, F32, P, P, P, P, I64, I64],
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """For each position of L, the places of a layout that were taken from it: `place[start[l]:start[l + 1]]`, in order."""
+
+    start: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, slot: Tensor, place: Tensor, length: int) -> Sums:
+        """Of places and the positions that they were taken from."""
+        order = torch.argsort(slot, stable=True)
+        count = torch.bincount(slot, minlength=length)
+        return cls(start=torch.cat([count.new_zeros(1), count.cumsum(0)]), place=place[order].contiguous())
 
 
 class Kernels:
@@ -86,6 +106,34 @@ class Kernels:
         out = torch.empty(rows, heads, dim, dtype=torch.bfloat16)
         self.call.rb_rotate(x.data_ptr(), _at(cos), _at(sin), _at(out), rows, heads, dim, x.stride(0), -1.0 if back else 1.0)
         return out
+
+    def gather(self, x: Tensor, slots: Tensor) -> Tensor:
+        """Rows of x [L, heads, D], any distance apart, as [B, heads, M, D]: place m of row b is position `slots` [B, M]."""
+        (_, heads, dim), (rows, places) = x.shape, slots.shape
+        x = x if x.stride(2) == 1 and x.stride(1) == dim else x.contiguous()
+        out = torch.empty(rows, heads, places, dim, dtype=torch.bfloat16)
+        self.call.rb_gather(x.data_ptr(), _at(slots), _at(out), rows, places, heads, dim, x.stride(0))
+        return out
+
+    def collect(self, first: tuple[Tensor, Sums], second: tuple[Tensor, Sums]) -> Tensor:
+        """The way back from two such layouts, summed in fp32, [L, heads, D]."""
+        (one, one_sums), (two, two_sums) = first, second
+        length, heads, dim = one_sums.start.numel() - 1, one.shape[1], one.shape[3]
+        out = torch.empty(length, heads, dim, dtype=torch.bfloat16)
+        self.call.rb_collect(_at(one), _at(one_sums.start), _at(one_sums.place), one.shape[2], _at(two), _at(two_sums.start),
+                             _at(two_sums.place), two.shape[2], _at(out), length, heads, dim)
+        return out
+
+    def weights(self, score: Tensor, seen: Tensor, scale: float) -> Tensor:
+        """Softmax of scores [B, heads, Q, M] over what each query sees, written over them; `seen` is int32 [B, Q, 4]."""
+        rows, heads, queries, places = score.shape
+        self.call.rb_weights(_at(score), _at(seen), scale, rows, heads, queries, places)
+        return score
+
+    def weights_backward(self, weight: Tensor, grad: Tensor, scale: float) -> Tensor:
+        """The slope by the scores, written over `grad`."""
+        self.call.rb_weights_backward(_at(weight), _at(grad), scale, math.prod(weight.shape[:-1]), weight.shape[-1])
+        return grad
 
     def attend(self, held: tuple[Tensor, Tensor], at_B: Tensor, mixed: Tensor, tables: tuple[Tensor, Tensor], window: int | None,
                norms: tuple[Tensor, Tensor, float] | None, scores: Tensor) -> Tensor:
