@@ -221,7 +221,8 @@ def test_trees_of_every_shape_are_attended_as_by_torchs_operations(native, both,
     def hidden():
         policy.decoder.zero_grad()
         found = policy.decoder(layout, HALF).float()
-        found.square().sum().backward()
+        toward = torch.randn(found.shape, generator=torch.Generator().manual_seed(5))
+        (found * toward).sum().backward()
         return found.detach(), policy.decoder.model.layers[0].self_attn.k_proj.weight.grad.clone()
     (ours, slope), (theirs, expected) = both(hidden)
     close(ours, theirs, steps=6)
