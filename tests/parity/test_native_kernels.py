@@ -199,8 +199,11 @@ def test_kernels_that_are_asked_for_and_cannot_be_built_are_an_error():
 
 def test_a_cache_that_cannot_be_written_is_no_hindrance(native, tmp_path):
     (tmp_path / "file").write_text("")
-    code, words = told(XDG_CACHE_HOME=str(tmp_path / "file"))
+    code, words = told(XDG_CACHE_HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path))
     assert code == 0 and words.startswith("native-")
+    (tmp_path / f"rollbook-kernels-{os.getuid()}").chmod(0o777)
+    code, words = told(XDG_CACHE_HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path))
+    assert code == 0 and words.startswith("torch True") and "open to others" in words
 
 
 def test_a_run_in_bf16_records_which_kernels_computed_it():

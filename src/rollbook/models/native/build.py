@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -93,7 +94,7 @@ def _processor() -> bytes:
 
 
 def _folder() -> Path:
-    """The user's cache; where it cannot be written, a folder of this user's among the temporary files."""
+    """The user's cache; where it cannot be written, a folder among the temporary files that nobody else can write."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollbook" / "kernels"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,4 +102,10 @@ def _folder() -> Path:
             return folder
     except OSError:
         pass
-    return Path(tempfile.mkdtemp(prefix="rollbook-kernels-"))
+    own = Path(tempfile.gettempdir()) / f"rollbook-kernels-{os.getuid()}"
+    own.mkdir(mode=0o700, exist_ok=True)
+    found = own.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ModelError("the folder for the kernels is somebody else's, or open to others", got=str(own),
+                         why="what lies there is loaded into this process", fix="set XDG_CACHE_HOME to a folder of your own")
+    return own
