@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from attacked import assert_caught
+from attacked import assert_caught, assert_found
 from light import attack, clean_rows
 
 from rollbook.experience import admission
@@ -101,7 +101,7 @@ def test_rejected_attempts_that_are_trained(monkeypatch, warm, tmp_path):
         return dataclasses.replace(found, outcomes=tuple(
             dataclasses.replace(one, code="surplus") if one.code == "accepted" else one for one in found.outcomes))
     run = attack(monkeypatch, warm, tmp_path / "run", (stepping, "admit", hides))
-    assert_caught(run, 9, record="Trace", evidence="called surplus")
+    assert_found(run, 9, record="Trace", evidence="called surplus")
 
 
 @pytest.mark.fault(stage=9, injection="hard tasks are counted in another family, in outcomes and census alike")

@@ -103,8 +103,8 @@ class _Attended(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor, Tensor, None]:
         native: Kernels = ctx.native
-        found = []
-        for side, rows in ((ctx.sides.prompts, ctx.saved_tensors[:4]), (ctx.sides.owns, ctx.saved_tensors[4:])):
+        saved, found = ctx.saved_tensors, []                 # unpacked once: a checkpoint computes them again
+        for side, rows in ((ctx.sides.prompts, saved[:4]), (ctx.sides.owns, saved[4:])):
             query, key, value = _batched(*rows[:3])
             weight = rows[3].view(*query.shape[:2], key.shape[1])
             arrived = native.gather(grad, side.query_slots).view(query.shape)
