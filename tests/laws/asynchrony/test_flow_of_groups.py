@@ -205,3 +205,16 @@ def test_a_trajectory_nobody_asked_for_is_refused():
 def test_a_token_from_a_version_that_is_not_published_is_refused():
     with pytest.raises(RecordError, match="does not exist yet"):
         age([trajectory("a", "g", (3, 4))], 3)
+
+
+def test_a_step_longer_than_the_stall_deadline_is_no_stall():
+    stage, past = Stage(settings(throttle=AReaL(eta=0)), tail=0.0), [0.0]
+    stage.board = stage.flow.board = Board(20.0, lambda: time.monotonic() + past[0])
+    with running(stage.flow, stage.attempts, CoinJudge(), TASKS):
+        stage.gathering.batch(stage.version)
+        past[0] += 1000.0                       # the learner trained, and the throttle was shut all the while
+        stage.version += 1
+        assert stage.gathering.batch(stage.version).issued
+        past[0] += 1000.0
+        stage.flow.close()
+        stage.gathering.rest()

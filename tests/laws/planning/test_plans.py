@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 
+from rollbook.orchestration.planning.given import asked
 from rollbook.orchestration.planning.inputs import Load, Machines, Rules, Spread
 from rollbook.orchestration.planning.simulate import best_split, simulate
+from rollbook.recipes import load, resolve
 from rollbook.records import RecipeError
 from rollbook.records.asynchrony import AReaL, AReaLCode, Asynchrony, PrimeRl
 
@@ -92,3 +94,34 @@ def test_a_loop_that_cannot_go_on_is_refused_and_not_simulated_for_ever():
 def test_machines_that_could_not_work_are_refused(wrong):
     with pytest.raises(RecipeError):
         simulate(LOAD, dataclasses.replace(MACHINES, **wrong), rules(), steps=4)
+
+
+@pytest.mark.parametrize("field,value", [("weight_bytes", -1.0), ("update_s", -5.0), ("update_token_s", -1.0), ("row_s", -0.005),
+                                         ("prefill_token_s", -1.0), ("position_bytes", -5.0), ("kv_bytes", -1.0)])
+def test_machines_of_negative_times_or_sizes_are_refused(field, value):
+    with pytest.raises(RecipeError, match=field):
+        dataclasses.replace(MACHINES, **{field: value})
+
+
+@pytest.mark.parametrize("changes", [{"turns": 0}, {"turns": -3}, {"prompt_tokens": -1.0}, {"informative": 0.0},
+                                     {"informative": -1.0}, {"informative": 2.0}])
+def test_a_load_that_could_never_be_trained_on_is_refused(changes):
+    with pytest.raises(RecipeError, match="informative"):
+        dataclasses.replace(LOAD, **changes)
+
+
+@pytest.mark.parametrize("machines,load", [
+    (dataclasses.replace(MACHINES, pass_s=1e-300), LOAD),
+    (MACHINES, dataclasses.replace(LOAD, wait_s=Spread(median=1e300))),
+    (MACHINES, dataclasses.replace(LOAD, wait_s=Spread(median=1.0, sigma=1000.0)))])
+def test_times_that_the_clock_cannot_tell_apart_do_not_stop_it(machines, load):
+    assert simulate(load, machines, rules(), steps=4).steps == 4
+
+
+def test_a_part_of_a_turn_or_of_a_verifier_is_refused():
+    numbers = {"prompt_tokens": 100, "answer_tokens": 100, "pass_s": 0.01, "kv_bytes": 1e9, "position_bytes": 1e3,
+               "update_token_s": 1e-4, "weight_bytes": 1e6, "broadcast_bytes_s": 1e9}
+    recipe = resolve(load("dapo"), "tiny")
+    for part in ({"turns": 0.5}, {"verifiers": 1.9}):
+        with pytest.raises(RecipeError, match="counted"):
+            asked(recipe, given=numbers | part, generators=1, trainers=1)

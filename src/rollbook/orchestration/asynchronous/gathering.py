@@ -68,6 +68,7 @@ class Gathering:
         """
         flow, wanted = self.flow, self.wanted
         flow.published(version)
+        flow.board.moved(LEARNER)           # a step, however long it took while all others waited for it, is no stall
         batch = _Batch()
         if flow.settings.late != "wait":
             flow.withdraw(flow.unjudged_before(version - wanted.max_policy_age))
@@ -98,6 +99,7 @@ class Gathering:
 
     def rest(self) -> Gathered:
         """Everything that is left when the stage is over: finished attempts as surplus, cancelled ones as such."""
+        self.flow.board.moved(LEARNER)
         batch = _Batch()
         while self.flow.open_groups:
             self.flow.board.check()

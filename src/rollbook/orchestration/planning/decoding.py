@@ -88,4 +88,7 @@ class Decoder:
                 yield self._changed
             else:
                 left = self._prefill + max(0.0, self._live[0][0] - self._tokens) / self._rate()
+                if self.env.now + left == self.env.now:         # shorter than the clock can show: it has passed
+                    self._prefill, self._tokens = 0.0, max(self._tokens, self._live[0][0])
+                    continue
                 yield self.env.timeout(left) | self._changed

@@ -57,6 +57,10 @@ def asked(recipe: ResolvedRecipe, *, given: Mapping[str, float], generators: int
         raise RecipeError("a plan needs numbers that a recipe does not hold", got="none of " + "; ".join(missing),
                           why="what is simulated from guesses predicts nothing", fix="--given NAME=VALUE for each, as measured")
     v = {key: given.get(key, value) or 0.0 for key, (_, value) in GIVEN.items()}
+    broken = [f"{key}={v[key]:g}" for key in ("turns", "verifiers") if v[key] != int(v[key])]
+    if broken:
+        raise RecipeError("turns and verifiers are counted", got=", ".join(broken), why="a part of one would be left out unseen",
+                          fix="whole numbers")
     machines = _machines(v, generators, trainers)
     return [_of_stage(name, stage, v, machines, stage.max_tokens or recipe.settings.tasks.max_tokens)
             for name, stage in stages.items()]

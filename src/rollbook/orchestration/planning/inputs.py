@@ -31,7 +31,7 @@ class Spread:
                               got=str(self), why="it describes times and lengths")
 
     def draw(self, random: np.random.Generator) -> float:
-        value = self.median * math.exp(self.sigma * random.standard_normal()) if self.sigma else self.median
+        value = self.median * math.exp(min(700.0, self.sigma * random.standard_normal())) if self.sigma else self.median
         if self.tail and random.random() < self.tail:
             value *= self.tail_factor
         return min(value, self.cap)
@@ -50,6 +50,13 @@ class Load:
     wait_s: Spread
     verify_s: Spread
     informative: float
+
+    def __post_init__(self) -> None:
+        if self.turns < 1 or not self.prompt_tokens >= 0 or not 0 < self.informative <= 1:
+            raise RecipeError("an attempt needs at least one turn, a prompt of 0 tokens or more, and a share of informative "
+                              "groups above 0 and at most 1", got=f"{self.turns}, {self.prompt_tokens}, {self.informative}",
+                              why="without a turn nothing is sampled, and without informative groups no batch comes together",
+                              fix="--given turns=1 --given informative=0.5, as measured")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +85,13 @@ class Machines:
         if min(self.generators, self.verifiers, self.trainers) < 1:
             raise RecipeError("a plan needs at least one generator, one verifier and one trainer",
                               got=f"{self.generators}, {self.verifiers}, {self.trainers}", why="nothing would ever be trained")
+        negative = [name for name in ("pass_s", "row_s", "prefill_token_s", "kv_bytes", "position_bytes", "update_s",
+                                      "update_token_s", "weight_bytes") if not getattr(self, name) >= 0]
+        if negative:
+            raise RecipeError("times and sizes of machines must not be negative",
+                              got=", ".join(f"{name} {getattr(self, name):g}" for name in negative),
+                              why="simulated time only goes forward",
+                              fix="--given NAME=VALUE as measured; 0 for what costs nothing")
         if not self.pass_s + self.row_s > 0 or not self.broadcast_bytes_s > 0:
             raise RecipeError("a decoding pass and the broadcast rate must be above 0",
                               got=f"{self.pass_s} + {self.row_s} s, {self.broadcast_bytes_s} bytes/s")
