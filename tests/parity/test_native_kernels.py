@@ -138,15 +138,16 @@ def test_a_model_has_the_log_probs_and_gradients_it_has_by_torchs_operations(nat
     assert apart <= share ** 2 * sum(float(one.square().sum()) for one in theirs.values())
 
 
+@pytest.mark.parametrize("rolls", [True, False])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_decoding_continues_what_prefill_computes(native, architecture):
+def test_decoding_continues_what_prefill_computes(native, architecture, rolls):
     policy = tiny_policy(architecture)
     a = policy.decoder.architecture
     weights = WorkingCopy(policy.decoder, HALF)
     ids = torch.arange(3, 3 + 24) % a.vocab
     whole = weights.prefill(ids[None], torch.tensor([24]))[0]
     first, held = weights.prefill(ids[None, :6], torch.tensor([6]))
-    arena = Cache.empty(a, 1, 24 if a.window is None else min(24, a.window), HALF)
+    arena = Cache.empty(a, 1, min(24, a.window) if rolls and a.window is not None else 24, HALF)
     arena.put(0, held, torch.tensor([0]))
     for token in ids[6:]:
         first = weights.decode(token[None], arena)

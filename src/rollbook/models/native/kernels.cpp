@@ -370,12 +370,9 @@ void rb_draw(const bf16* logits, const double* uniform, double temperature, int6
         double* until = sums + b * blocks;
         const int64_t whole = V / LANES * LANES;
         vf tops = all(-std::numeric_limits<float>::infinity());
-        vi broken = {};
-        for (int64_t i = 0; i < whole; i += LANES) { vf x = load(row + i) / divisor; tops = larger(x, tops); broken |= (x != x); }
+        for (int64_t i = 0; i < whole; i += LANES) tops = larger(load(row + i) / divisor, tops);
         float top = largest(tops);
-        bool bad = false;
-        for (int i = 0; i < LANES; ++i) bad = bad || broken[i];
-        for (int64_t i = whole; i < V; ++i) { float x = one(row + i) / divisor; bad = bad || x != x; top = std::max(top, x); }
+        for (int64_t i = whole; i < V; ++i) top = std::max(top, one(row + i) / divisor);
         double total = 0.0;
         for (int64_t n = 0; n < blocks; ++n) {
             vf part = {};
@@ -391,7 +388,7 @@ void rb_draw(const bf16* logits, const double* uniform, double temperature, int6
             total += double(sum(part) + rest);
             until[n] = total;
         }
-        sound[b] = !bad && std::isfinite(total);
+        sound[b] = std::isfinite(total);                          // a NaN or +inf among the logits makes it NaN
         token[b] = 0;
         logp[b] = std::numeric_limits<float>::quiet_NaN();
         if (!sound[b]) continue;
