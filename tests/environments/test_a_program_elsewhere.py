@@ -58,6 +58,37 @@ def test_one_that_is_gone_hangs_or_answers_nonsense_is_at_fault_and_is_not_asked
         program.ask("echo", 20.0)
 
 
+def test_an_isolated_one_reads_all_writes_one_folder_and_cannot_undo_that(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text("""
+import ctypes, json, os, socket, sys
+def tried(work):
+    try:
+        return work() or "done"
+    except OSError as error:
+        return error.strerror
+def remounted():
+    flags = 4096 | 32                                          # MS_BIND | MS_REMOUNT, without MS_RDONLY
+    if ctypes.CDLL(None, use_errno=True).mount(b"none", b"/", None, flags, None):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+def connected():
+    socket.create_connection(("192.0.2.1", 80), 1)
+for line in sys.stdin:
+    here = os.path.dirname(__file__)
+    found = [open(__file__).read()[:1] != "", tried(lambda: open(here + "/new", "w").close()), tried(remounted),
+             tried(lambda: open(here + "/new", "w").close()), tried(lambda: open(os.environ["TMPDIR"] + "/x", "w").close()),
+             tried(connected), len([one for one in os.listdir("/proc") if one.isdigit()]) < 5]
+    print(json.dumps({"n": json.loads(line)["n"], "found": found}), flush=True)
+""")
+    one = Elsewhere((sys.executable, "-S", str(file)), {}, isolated=True)
+    try:
+        read, written, remounted, again, own, connected, alone = one.ask("try", 60.0)
+    finally:
+        one.close()
+    assert read and alone and own == "done" and not (tmp_path / "new").exists()
+    assert "done" not in (written, remounted, again, connected)
+
+
 def test_one_that_ended_is_started_again_and_a_fork_starts_its_own(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)

@@ -26,6 +26,7 @@ KEPT = ("PATH", "LANG", "LC_ALL", "HOME", CONDITION, "PIP_INDEX_URL", "PIP_NO_IN
 # of this process's variables no others: no keys, no tokens
 PLACE = "/dev/shm"          # what an isolated program may write to, and where it begins
 LOOK_S = 0.5                # how often a process looks whether the one that started it is there
+ROOM = 256 * 2**20          # bytes that it may write there
 SAID = 40                   # lines of its standard error that are kept for a message
 
 
@@ -145,14 +146,16 @@ def running(command: tuple[str, ...], variables: Mapping[str, str], *, isolated:
 
 
 def _box() -> list[str]:
-    """bubblewrap's words: everything to read, nothing to write but a folder in memory, no network, no other processes."""
+    """bubblewrap's words: everything to read, nothing to write but a folder in memory, no network, no other processes, and no
+    rights to undo that, also where root starts it.
+    """
     path = shutil.which("bwrap")
     if path is None:
         raise EnvironmentFault("bubblewrap is not installed", code="missing_tool",
                                why="the program that holds the environment runs without network and may write nowhere",
                                fix="apt-get install bubblewrap, or let the program do as it likes with isolated: false")
-    return [path, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", PLACE, "--unshare-net", "--unshare-pid",
-            "--unshare-ipc", "--new-session", "--chdir", PLACE]
+    return [path, "--unshare-user", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--size",
+            str(ROOM), "--tmpfs", PLACE, "--unshare-net", "--unshare-pid", "--unshare-ipc", "--new-session", "--chdir", PLACE]
 
 
 def end_with(parent: int) -> None:
