@@ -74,6 +74,10 @@ def remounted():
 def connected():
     socket.create_connection(("192.0.2.1", 80), 1)
 for line in sys.stdin:
+    if "hang" in line:
+        import subprocess, time
+        subprocess.Popen([sys.executable, "-S", __file__, "child"], start_new_session=True, stdin=subprocess.PIPE)
+        time.sleep(600)
     here = os.path.dirname(__file__)
     found = [open(__file__).read()[:1] != "", tried(lambda: open(here + "/new", "w").close()), tried(remounted),
              tried(lambda: open(here + "/new", "w").close()), tried(lambda: open(os.environ["TMPDIR"] + "/x", "w").close()),
@@ -83,10 +87,25 @@ for line in sys.stdin:
     one = Elsewhere((sys.executable, "-S", str(file)), {}, isolated=True)
     try:
         read, written, remounted, again, own, connected, alone = one.ask("try", 60.0)
+        with pytest.raises(EnvironmentFault, match="no answer"):
+            one.ask("hang", 1.0)
     finally:
         one.close()
+    for _ in range(100):        # the kernel ends what is inside a moment after the outer one
+        left = [place for place in Path("/proc").iterdir() if place.name.isdigit() and str(file) in _command(place)]
+        if not left:
+            break
+        time.sleep(0.1)
+    assert not left, "nothing that it started outlives it"
     assert read and alone and own == "done" and not (tmp_path / "new").exists()
     assert "done" not in (written, remounted, again, connected)
+
+
+def _command(place: Path) -> str:
+    try:
+        return (place / "cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def test_one_that_ended_is_started_again_and_a_fork_starts_its_own(tmp_path: Path) -> None:

@@ -103,6 +103,9 @@ class Elsewhere:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, 9)
         self.process.wait()
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
         atexit.unregister(self.close)
 
     def _read(self) -> None:
@@ -147,7 +150,7 @@ def running(command: tuple[str, ...], variables: Mapping[str, str], *, isolated:
 
 def _box() -> list[str]:
     """bubblewrap's words: everything to read, nothing to write but a folder in memory, no network, no other processes, and no
-    rights to undo that, also where root starts it.
+    rights to undo that, also where root starts it. It has a session already, so that what ends it ends all that is inside.
     """
     path = shutil.which("bwrap")
     if path is None:
@@ -155,7 +158,7 @@ def _box() -> list[str]:
                                why="the program that holds the environment runs without network and may write nowhere",
                                fix="apt-get install bubblewrap, or let the program do as it likes with isolated: false")
     return [path, "--unshare-user", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--size",
-            str(ROOM), "--tmpfs", PLACE, "--unshare-net", "--unshare-pid", "--unshare-ipc", "--new-session", "--chdir", PLACE]
+            str(ROOM), "--tmpfs", PLACE, "--unshare-net", "--unshare-pid", "--unshare-ipc", "--chdir", PLACE]
 
 
 def end_with(parent: int) -> None:
