@@ -10,6 +10,7 @@ from rollbook.objectives import all_reads
 from rollbook.objectives.credit import StepGroups
 from rollbook.objectives.errors import ObjectiveError
 from rollbook.objectives.settings import from_settings
+from rollbook.orchestration.asynchronous.throttle import first_room
 from rollbook.orchestration.engines import check_engine
 from rollbook.orchestration.judges import check_rewards
 from rollbook.orchestration.readiness import unready
@@ -57,6 +58,12 @@ def _unsupported(name: str, stage: PolicyGradient, settings: Settings) -> Iterat
                           why="where sampling and training alternate no token is older than the policy it trains; where they "
                               "do not, none can be of age 0",
                           fix=f"--set stages.{name}.max_policy_age=0, or say how: stages.{name}.asynchrony")
+    if stage.asynchrony is not None and (room := first_room(stage.asynchrony, stage)) < stage.per_task:
+        yield RecipeError(f"stages.{name}.asynchrony has no room for a first group of {stage.per_task} attempts",
+                          got=f"concurrency {stage.asynchrony.concurrency}, {stage.asynchrony.throttle}: {room} may start",
+                          why="a group starts whole, so nothing would ever start and nothing be published",
+                          fix=f"--set stages.{name}.asynchrony.concurrency={max(stage.per_task, stage.asynchrony.concurrency)}, "
+                              "and a throttle's number that lets a group through")
     if stage.routing != "free" and not getattr(settings.model, "experts", 1):
         yield RecipeError(f"stages.{name}.routing = {stage.routing} needs a model with experts", got="model.experts 0",
                           why="a dense model has no routes", fix=f"--set stages.{name}.routing=free")

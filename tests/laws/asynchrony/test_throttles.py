@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.orchestration.asynchronous.throttle import Counts, capacity
+from rollbook.orchestration.supported import check_supported
+from rollbook.recipes import load, resolve
 from rollbook.records import RecipeError
 from rollbook.records.asynchrony import AReaL, AReaLCode, Asynchrony, Magistral, PrimeRl, SkyRl, Verl
 
@@ -92,3 +94,12 @@ def test_settings_under_which_nothing_could_start_are_refused(wrong):
     Asynchrony(**sound)
     with pytest.raises(RecipeError):
         Asynchrony(**(sound | wrong))
+
+
+@pytest.mark.parametrize("throttle, concurrency", [("{kind: AReaLCode, eta: 2}", 3), ("{kind: PrimeRl}", 1),
+                                                   ("{kind: Magistral, ratio: 0.01}", 64)])
+def test_a_stage_whose_first_group_could_never_start_is_refused_before_the_run(throttle, concurrency):
+    how = f"{{throttle: {throttle}, concurrency: {concurrency}, on_update: keep, late: wait, queue: 1, stall_s: 9}}"
+    recipe = resolve(load("dapo"), "tiny", ("stages.rl.max_policy_age=2", f"stages.rl.asynchrony={how}"), None)
+    with pytest.raises(RecipeError, match="no room for a first group of 4"):
+        check_supported(recipe.settings)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from rollbook.records import RecipeError
-from rollbook.records.asynchrony import AReaL, AReaLCode, Magistral, PrimeRl, SkyRl, Throttle, Verl
+from rollbook.records.asynchrony import AReaL, AReaLCode, Asynchrony, Magistral, PrimeRl, SkyRl, Throttle, Verl
+from rollbook.records.recipe import PolicyGradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,12 @@ def capacity(throttle: Throttle, counts: Counts, *, batch: int, concurrency: int
     """How many attempts may start now (>= 0): at most `concurrency` run at a time; `batch` is attempts trained per version."""
     free = concurrency - counts.running
     return max(0, min(free, _allowed(throttle, counts, batch)))
+
+
+def first_room(how: Asynchrony, stage: PolicyGradient) -> int:
+    """How many attempts may start when the stage begins and nothing is under way: fewer than a group means never."""
+    nothing = Counts(version=0, running=0, waiting=0, accepted=0, rejected=0, fresh=0)
+    return capacity(how.throttle, nothing, batch=stage.groups * stage.per_task, concurrency=how.concurrency)
 
 
 def _allowed(throttle: Throttle, counts: Counts, batch: int) -> int:
