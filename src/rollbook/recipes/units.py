@@ -23,7 +23,7 @@ UNITS: Mapping[str, tuple[str, ...]] = {  # the last part of a setting's path ->
     "rows": ("sequences",), "shown": ("tokens",), "ranks": ("processes", "devices"),
     "copies": ("times", "number"),
     **dict.fromkeys(("train", "heldout", "prompts", "groups", "candidates", "probe", "tasks"), _TASKS),
-    **dict.fromkeys(("per_task", "samples", "trials", "low", "high"), _ANSWERS),
+    **dict.fromkeys(("per_task", "samples", "answers", "trials", "low", "high"), _ANSWERS),
     **dict.fromkeys(("steps", "warmup_steps", "probe_every", "checkpoint_every", "max_policy_age", "warmup", "updates", "every"),
                     _UPDATES),
     "batch": ("sequences", "examples", "samples", "responses"), "max_waves": ("rounds",),

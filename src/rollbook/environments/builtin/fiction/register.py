@@ -10,11 +10,11 @@ HOUSES, TEACHERS = 40, 40
 
 
 def rows(drawn: random.Random, size: int) -> tuple[Table, ...]:
-    """Tables with `size` rows in all. Names of people are long, so that no two worlds ask about the same one."""
+    """Tables with `size` rows in all. People have two names, so that hardly two worlds ask about the same one."""
     names = Names(drawn)
     houses = [(index, names.word(1), drawn.randint(700, 800)) for index in range(1, HOUSES + 1)]
     teachers = [(index, names.word(1), drawn.choice(houses)[0]) for index in range(1, TEACHERS + 1)]
-    people = [(index, names.word(3), drawn.choice(houses)[0], drawn.choice(teachers)[0])
+    people = [(index, f"{names.word(1)} {names.word(1)}", drawn.choice(houses)[0], drawn.choice(teachers)[0])
               for index in range(1, size - HOUSES - TEACHERS + 1)]
     key, name, house = Column(name="id"), Column(name="name", kind="text"), Column(name="house_id", refers="houses.id")
     columns = {"houses": (key, name, Column(name="built")), "teachers": (key, name, house),
