@@ -1,9 +1,11 @@
 """The planner's simulation against what can be computed by hand, and against its own rules."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
+from rollbook.orchestration.planning import simulate as simulating
 from rollbook.orchestration.planning.given import asked
 from rollbook.orchestration.planning.inputs import Load, Machines, Rules, Spread
 from rollbook.orchestration.planning.simulate import best_split, simulate
@@ -85,9 +87,22 @@ def test_the_best_split_gives_machines_to_what_is_slower():
     assert ranked[0][1].trained_per_s >= ranked[-1][1].trained_per_s
 
 
+@pytest.mark.parametrize("total", [2, 7, 13, 14, 200, 1000])
+def test_the_best_of_many_splits_is_found_without_trying_all(monkeypatch, total):
+    tried = []
+
+    def paced(load, machines, rules, *, steps, seed):
+        tried.append(machines.generators)
+        return SimpleNamespace(trained_per_s=min(3.0 * machines.generators, 5.0 * machines.trainers))
+    monkeypatch.setattr(simulating, "simulate", paced)
+    ranked = best_split(LOAD, MACHINES, rules(), total=total)
+    assert ranked[0][1].trained_per_s == max(min(3.0 * one, 5.0 * (total - one)) for one in range(1, total))
+    assert len(tried) == len(set(tried)) <= 40
+
+
 def test_a_loop_that_cannot_go_on_is_refused_and_not_simulated_for_ever():
     with pytest.raises(RecipeError, match="stands still"):
-        simulate(dataclasses.replace(LOAD, informative=0.0), MACHINES, rules(throttle=AReaL(eta=0)), steps=8)
+        simulate(dataclasses.replace(LOAD, informative=0.1), MACHINES, rules(throttle=AReaL(eta=0)), steps=8)
 
 
 @pytest.mark.parametrize("wrong", [{"generators": 0}, {"kv_bytes": 1.0}, {"broadcast_bytes_s": 0.0}, {"pass_s": 0.0}])

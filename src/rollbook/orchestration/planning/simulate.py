@@ -14,6 +14,8 @@ from rollbook.orchestration.planning.decoding import Decoder
 from rollbook.orchestration.planning.inputs import Load, Machines, Rules
 from rollbook.records import RecipeError
 
+TRIED = 12          # splits that are looked at first
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
@@ -233,9 +235,21 @@ def simulate(load: Load, machines: Machines, rules: Rules, *, steps: int = 40, s
 
 def best_split(load: Load, machines: Machines, rules: Rules, *, total: int, steps: int = 24,
                seed: int = 0) -> list[tuple[int, Forecast]]:
-    """Every way to divide `total` machines between generators and trainers, by trained attempts a second, best first."""
+    """Ways to divide `total` machines between generators and trainers, by trained attempts a second, best first.
+
+    All of them where they are no more than `TRIED`; otherwise as many at even distances, then those between the best and its
+    neighbours, closer and closer: the rate rises to one summit, where generators and trainers keep up with each other.
+    """
     if total < 2:
         raise RecipeError("a split needs at least two machines", got=str(total), why="one samples, one trains")
-    found = [(count, simulate(load, replace(machines, generators=count, trainers=total - count), rules, steps=steps,
-                              seed=seed)) for count in range(1, total)]
-    return sorted(found, key=lambda one: -one[1].trained_per_s)
+    found: dict[int, Forecast] = {}
+    wanted = sorted({1 + round(place * (total - 2) / max(1, TRIED - 1)) for place in range(TRIED)})
+    while wanted:
+        for count in wanted:
+            divided = replace(machines, generators=count, trainers=total - count)
+            found[count] = simulate(load, divided, rules, steps=steps, seed=seed)
+        best, known = max(found, key=lambda count: found[count].trained_per_s), sorted(found)
+        place = known.index(best)
+        beside = known[max(0, place - 1):place + 2]
+        wanted = sorted({(best + one) // 2 for one in beside} - found.keys())
+    return sorted(found.items(), key=lambda one: -one[1].trained_per_s)
