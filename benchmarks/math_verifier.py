@@ -28,7 +28,7 @@ from rollbook.rewards.boxes import last_box
 from rollbook.rewards.numbers import compare
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "rewards"
-FILES = tuple(GOLDEN / f"math_pairs_{name}.jsonl" for name in ("blind", "second_blind", "third_blind", "informed"))
+FILES = tuple(GOLDEN / f"math_pairs_{name}.jsonl" for name in ("blind", "second_blind", "third_blind", "fourth_blind", "informed"))
 LIMIT_SECONDS = 2.0
 KILL_SECONDS = 12.0
 Outcome = bool | str

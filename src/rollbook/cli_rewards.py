@@ -25,7 +25,8 @@ def rewards() -> None:
 @click.argument("pairs", metavar="PAIRS", type=click.Path(path_type=Path, exists=True))
 @click.option("--stage", help="The reward-model stage of a run. Default: the last one.")
 @click.option("--scale", default=1.0, show_default=True, help="Probability is sigma(scale * margin).")
-def show_calibration(pairs: Path, stage: str | None, scale: float) -> None:
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also draw it into this file.")
+def show_calibration(pairs: Path, stage: str | None, scale: float, svg: Path | None) -> None:
     """Reliability curve, length bias and accuracy per source of labelled PAIRS: a file, or a run with a reward model.
 
     Of a run, its reward model scores the rankings that were kept apart from it. A file has one JSON object a line: {"margin":
@@ -40,11 +41,26 @@ def show_calibration(pairs: Path, stage: str | None, scale: float) -> None:
 
         check_existing_run(pairs)
         name, rows = compared_by_model(pairs, stage)
-        click.echo(f"the reward model of stage {name} on the pairs kept apart from it")
+        title = f"the reward model of stage {name} on the pairs kept apart from it"
+        click.echo(title)
     else:
         rows, unread = read_compared(pairs)
+        title = pairs.name
         show_unread(unread)
-    show_report(calibration(rows, scale=scale))
+    found = calibration(rows, scale=scale)
+    show_report(found)
+    if svg is not None:
+        draw(found, title, svg)
+
+
+def draw(found: Calibration, title: str, file: Path) -> None:
+    """Writes the picture of a calibration."""
+    from rollbook.ledger.layout import refusing
+    from rollbook.report.reliability import reliability_svg
+
+    with refusing(f"{file} could not be written"):
+        file.write_text(reliability_svg(found, title), encoding="utf-8")
+    click.echo(f"drawn: {file}", err=True)
 
 
 def show_unread(unread: Mapping[str, int]) -> None:
@@ -97,9 +113,9 @@ def show_judge(ctx: click.Context, pairs: Path, model: str, server: str | None, 
 
 def show_judged(rows: Sequence[Labelled], found: Sequence[Preferred | Unrated], *, probabilities: bool) -> bool:
     """What a judge made of labelled pairs, in lines; whether it decided any of them."""
-    from rollbook.orchestration.calibrating import verdict
+    from rollbook.orchestration.calibrating import compared, verdict
     from rollbook.records import Unrated
-    from rollbook.rewards.calibration import Compared, calibration, log_odds
+    from rollbook.rewards.calibration import calibration
     from rollbook.rewards.judges import Preferred, agreement, position_bias
 
     verdicts = [verdict(one) for one in found]
@@ -116,8 +132,7 @@ def show_judged(rows: Sequence[Labelled], found: Sequence[Preferred | Unrated], 
         click.echo(f"the first place wins {bias.first_share:.1%} of {2 * bias.count} questions; the two orders contradict in "
                    f"{bias.contradicting:.1%} of the pairs (sign test p = {bias.p_value:.3g})")
     if known and probabilities:
-        show_report(calibration([Compared(margin=log_odds(one.probability), first_better=row.better == "one",
-                                          lengths=(len(row.one), len(row.other)), source=row.source) for row, one in known]))
+        show_report(calibration([compared(row, one) for row, one in known]))
     return lost.total() < len(verdicts)
 
 

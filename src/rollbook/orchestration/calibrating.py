@@ -29,7 +29,7 @@ from rollbook.records import (
     encode,
 )
 from rollbook.records.recipe import RewardModel
-from rollbook.rewards.calibration import Compared
+from rollbook.rewards.calibration import Compared, log_odds
 from rollbook.rewards.judges import Pair, PairwiseJudge, Preferred
 
 TIE = 1e-9          # probabilities closer to one half prefer neither
@@ -139,6 +139,12 @@ def told(stamp: VerifierStamp, rows: Sequence[Labelled], found: Sequence[Preferr
     lines = ({"row": encode(row), "judge": encode(stamp), ("unrated" if isinstance(one, Unrated) else "preferred"): encode(one)}
              for row, one in zip(rows, found, strict=True))
     return b"".join(canonical(line) + b"\n" for line in lines)
+
+
+def compared(row: Labelled, found: Preferred) -> Compared:
+    """A labelled pair as the judge sees it; where its two orders cancel out it has no margin."""
+    margin = 0.0 if abs(found.probability - 0.5) < TIE else log_odds(found.probability)
+    return Compared(margin=margin, first_better=row.better == "one", lengths=(len(row.one), len(row.other)), source=row.source)
 
 
 def verdict(found: Preferred | Unrated) -> str | Unrated:

@@ -10,15 +10,20 @@ from rollbook.rewards.boxes import last_box
 from rollbook.rewards.math import Undecided, UnparsableReference, equivalent
 
 HERE = Path(__file__).parent
-BLIND = ("math_pairs_blind", "math_pairs_second_blind", "math_pairs_third_blind")    # written without the verifier's code
+BLIND = ("math_pairs_blind", "math_pairs_second_blind",        # written without the verifier's code
+         "math_pairs_third_blind", "math_pairs_fourth_blind")
 FILES = (*BLIND, "math_pairs_informed")
-LEAST = {"math_pairs_second_blind": 150, "math_pairs_third_blind": 150}
+LEAST = {"math_pairs_second_blind": 150, "math_pairs_third_blind": 150, "math_pairs_fourth_blind": 90}
 KNOWN_REFUSALS = {("15", "\\fbox{15}"),       # only \boxed is a box; a parameter that is not declared is a symbol
                   ("\\frac{\\pi}{4} + \\frac{n\\pi}{2}",
                    "Thus the answer is $\\boxed{\\frac{\\pi}{4}+\\frac{k\\pi}{2},\\ k\\in\\mathbb{Z}}$."),
                   ("n \\equiv 2 \\pmod 5", "We conclude: \\(\\boxed{n = 5k+2}\\)"),
                   ("\\{1, 3, 5, 7, 9\\}",       # a step of two is shown by three numbers: 1, 4, .., 25 may be squares
-                   "$\\boxed{\\{1,3,\\ldots,9\\}}$")}
+                   "$\\boxed{\\{1,3,\\ldots,9\\}}$"),
+                  ("\\text{infinitely many}", "\\boxed{\\infty}"),       # words equal what they name: many is no number
+                  ("25\\ \\Omega", "\\boxed{0.025\\ \\mathrm{k}\\Omega}"),       # a Greek letter is a symbol; `ohms` is a unit
+                  ("\\frac{x^2-1}{x-1}", "\\boxed{x+1,\\ x\\neq1}"),
+                  ("12", "\\boxed{" + "(" * 3000 + "12" + ")" * 3000 + "}")}       # deeper than what is read
 ROWS = [(name, json.loads(line)) for name in FILES for line in (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 KINDS = sorted({(name, row["kind"]) for name, row in ROWS})
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 
 from rollbook.cli import main
+from rollbook.orchestration.calibrating import Labelled, compared
 from rollbook.rewards import RewardError
 from rollbook.rewards.calibration import Compared, Moment, calibration, watch
+from rollbook.rewards.judges import Preferred
 
 
 def pair(margin, first_better=True, lengths=(10, 10), source="s"):
@@ -98,3 +102,23 @@ def test_the_command_reports_what_can_be_read_and_counts_the_rest(tmp_path):
     assert "1 pairs, accuracy 100.0%" in result.output and "maths: 100.0% of 1" in result.output
     file.write_text("nope\n")
     assert CliRunner().invoke(main, ["rewards", "calibration", str(file)]).exit_code != 0
+
+
+def test_the_picture_of_a_calibration_holds_every_band_and_every_source_and_no_name_breaks_it(tmp_path):
+    rows = [{"margin": margin, "first_better": better, "lengths": [3, 2], "source": source}
+            for margin, better, source in ((2.0, True, "<maths> & more"), (0.1, False, ""), (-1.0, False, "code"))]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    command = ["rewards", "calibration", str(tmp_path / "pairs.jsonl"), "--svg"]
+    result = CliRunner().invoke(main, [*command, str(tmp_path / "curve.svg")])
+    assert result.exit_code == 0, result.output
+    drawn = ElementTree.parse(tmp_path / "curve.svg").getroot()
+    said = [node.text for node in drawn.iter() if node.text]
+    assert sum("says" in text for text in said) == 3
+    assert {"<maths> & more", "no source", "code"} <= set(said)
+    assert CliRunner().invoke(main, [*command, str(tmp_path / "nowhere" / "curve.svg")]).exit_code == 2
+
+
+def test_a_judge_whose_two_orders_cancel_out_is_half_right_also_where_the_mean_is_rounded():
+    row = Labelled(task="5 + 5", one="10", other="11", better="one")
+    rounded = Preferred(one_first=0.7310585786300049, one_second=0.2689414213699951, probability=0.49999999999999994)
+    assert calibration([compared(row, rounded)]).accuracy == 0.5

@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from itertools import product
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -9,10 +10,11 @@ from hypothesis import strategies as st
 
 from rollbook.rewards.math import Undecided, UnparsableReference, equivalent
 from rollbook.rewards.notation import clean
+from rollbook.rewards.verifiers.mathematics import exact as exact_module
 from rollbook.rewards.verifiers.mathematics.exact import TooLarge, exact
 from rollbook.rewards.verifiers.mathematics.grammar import read
 from rollbook.rewards.verifiers.mathematics.huge import different, size
-from rollbook.rewards.verifiers.mathematics.nodes import Malformed, Unsupported
+from rollbook.rewards.verifiers.mathematics.nodes import Malformed, Node, Unsupported, number
 from rollbook.rewards.verifiers.mathematics.units import parse_unit
 
 SCALES = [("km", "m", 1000), ("m", "cm", 100), ("h", "min", 60), ("kg", "g", 1000), ("L", "mL", 1000)]
@@ -231,3 +233,15 @@ def test_the_size_of_sums_products_and_factorials_is_right_to_nine_places(text, 
     (r"\text{4~March~2024}", "March 3, 2024", False)])
 def test_space_set_by_latex_is_no_part_of_a_time_or_a_date(answer, reference, equal):
     assert equivalent(answer, reference) is equal
+
+
+def test_remainders_of_towers_too_large_to_be_written_are_those_of_towers_that_fit(monkeypatch):
+    def too_large(node, bound=exact_module.NOTHING):
+        if node.kind == "power":
+            raise exact_module.TooLarge
+        return plain(node, bound)
+    plain = exact_module.exact
+    monkeypatch.setattr(exact_module, "exact", too_large)
+    for a, b, c, modulus in product(range(5), range(4), range(4), range(1, 30)):
+        tower = Node("power", (number(a), Node("power", (number(b), number(c)))))
+        assert exact_module._power_modulo(tower, Fraction(modulus), {}) == pow(a, b**c, modulus), (a, b, c, modulus)

@@ -11,6 +11,7 @@ from rollbook.rewards.verifiers.mathematics.nodes import Malformed, Node
 MAX_BITS = 140_000
 MAX_FACTORIAL = 2000
 MAX_TERMS = 2000
+MAX_MODULUS = 10**9       # of a tower, factored by trial division
 NOTHING: Mapping[str, Fraction] = {}
 
 
@@ -158,7 +159,7 @@ def integer_root(value: int, index: int) -> int:
 
 def _call(node: Node, bound: Mapping[str, Fraction]) -> Fraction | None:
     if node.name == "mod" and node.args[0].kind == "power":
-        return _power_modulo([exact(arg, bound) for arg in (*node.args[0].args, node.args[1])])
+        return _power_modulo(node.args[0], exact(node.args[1], bound), bound)
     values = [exact(arg, bound) for arg in node.args]
     if any(value is None for value in values):
         return None
@@ -206,12 +207,61 @@ def _modulo(values: list[Fraction]) -> Fraction | None:
     return values[0] % values[1]
 
 
-def _power_modulo(values: list[Fraction | None]) -> Fraction | None:
-    """A remainder of a power, which need not fit itself."""
-    known = [value for value in values if value is not None and value.denominator == 1]
-    if len(known) < 3 or known[1] < 0 or known[2] <= 0:
+def _power_modulo(node: Node, modulus: Fraction | None, bound: Mapping[str, Fraction]) -> Fraction | None:
+    """A remainder of a power, which need not fit itself, nor need its exponent: 9^9^9 modulo 10."""
+    base = exact(node.args[0], bound)
+    if base is None or modulus is None or base.denominator != 1 or modulus.denominator != 1 or modulus <= 0:
         return None
-    return Fraction(pow(*(value.numerator for value in known)))
+    try:
+        power = exact(node.args[1], bound)
+    except TooLarge:
+        if modulus > MAX_MODULUS:
+            raise
+        tower = _capped(node.args[1], _totient(modulus.numerator), bound)
+        return Fraction(pow(base.numerator, tower, modulus.numerator))
+    if power is None or power.denominator != 1 or power < 0:
+        return None
+    return Fraction(pow(base.numerator, power.numerator, modulus.numerator))
+
+
+def _capped(node: Node, modulus: int, bound: Mapping[str, Fraction]) -> int:
+    """What a whole number of at least 0 counts as in an exponent whose powers repeat by `modulus`: itself below the modulus, else
+    its remainder plus the modulus (Euler's theorem, whatever the base shares with the modulus). TooLarge where that is not known.
+    """
+    try:
+        value = exact(node, bound)
+    except TooLarge:
+        base = exact(node.args[0], bound) if node.kind == "power" else None
+        if base is None or base.denominator != 1 or base < 0:
+            raise
+        return _power_capped(base.numerator, _capped(node.args[1], _totient(modulus), bound), modulus)
+    if value is None or value.denominator != 1 or value < 0:
+        raise TooLarge
+    return value.numerator if value < modulus else value.numerator % modulus + modulus
+
+
+def _power_capped(base: int, power: int, modulus: int) -> int:
+    """base ** power below the modulus as it is, else its remainder plus the modulus; by repeated squaring."""
+    def held(value: int) -> int:
+        return value if value < modulus else value % modulus + modulus
+    result, factor = held(1), held(base)
+    while power:
+        if power & 1:
+            result = held(result * factor)
+        factor, power = held(factor * factor), power >> 1
+    return result
+
+
+def _totient(value: int) -> int:
+    """How many of 1 .. value share no factor with it; by trial division."""
+    found, rest, factor = value, value, 2
+    while factor * factor <= rest:
+        if rest % factor == 0:
+            found -= found // factor
+            while rest % factor == 0:
+                rest //= factor
+        factor += 1
+    return found - found // rest if rest > 1 else found
 
 
 SEVERAL = frozenset({"max", "min", "gcd", "lcm", "mod", "binom", "root"})

@@ -16,7 +16,8 @@ SCALED: Mapping[str, tuple[str, Fraction | int, str]] = {"m": ("length", 1, "met
           "l": ("volume", 1, ""), "W": ("power", 1, "watt"), "J": ("energy", 1, "joule"), "N": ("force", 1, "newton"),
           "V": ("voltage", 1, "volt"), "A": ("current", 1, "ampere amp"), "Pa": ("pressure", 1, "pascal"),
           "Hz": ("frequency", 1, "hertz"), "s": ("time", 1, "second"), "mol": ("amount", 1, "mole"), "B": ("data", 8, "byte"),
-          "bit": ("data", 1, ""), "eV": ("electronvolt", 1, "electronvolt"), "C": ("charge", 1, "coulomb")}
+          "bit": ("data", 1, ""), "eV": ("electronvolt", 1, "electronvolt"), "C": ("charge", 1, "coulomb"),
+          "ohm": ("resistance", 1, "")}
 PLAIN = {
     "length": {"in": "0.0254", "inch": "0.0254", "ft": "0.3048", "foot": "0.3048", "feet": "0.3048", "yd": "0.9144",
                "yard": "0.9144", "mi": "1609.344", "mile": "1609.344", "light-year": "9460730472580800"},
@@ -83,6 +84,7 @@ def _table() -> Mapping[str, tuple[str, Fraction]]:
                 known[prefix + name] = (dimension, Fraction(base) * Fraction(10) ** exponent)
     for dimension, entries in PLAIN.items():
         known |= {name: (dimension, Fraction(factor)) for name, factor in entries.items()}
+    known |= {prefix + "ohm": ("resistance", Fraction(10) ** exponent) for prefix, exponent in LONG_PREFIXES.items()}
     known["kB"], known["cm"], known["min"] = ("data", Fraction(8000)), ("length", Fraction(1, 100)), ("time", Fraction(60))
     return known
 

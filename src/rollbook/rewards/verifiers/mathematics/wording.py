@@ -33,6 +33,7 @@ SAME_WORDS = ({"no solution", "no solutions", "there is no solution", "there are
               {"dne", "does not exist", "the limit does not exist"}, {"infinitely many", "infinitely many solutions"},
               {"all real numbers", "all reals", "every real number"}, {"undefined", "not defined"})
 MATHEMATICS = {"no solution": r"\emptyset", "all real numbers": r"\mathbb{R}", "empty set": r"\emptyset",
+               "no real solutions": r"\emptyset",
                "the empty set": r"\emptyset",
                "infinity": r"\infty", "positive infinity": r"\infty", "negative infinity": r"-\infty",
                "real numbers": r"\mathbb{R}"}
@@ -189,6 +190,8 @@ def _words(answer: str, reference: str) -> bool | None:
     if found is not None and (ARTICLE.sub("", found) == ARTICLE.sub("", wanted)
                               or any({found, wanted} <= group for group in SAME_WORDS)):
         return True if is_wording(reference) or answer == reference or (_wordly(answer) and _wordly(reference)) else None
+    if all(any(said in group for group in SAME_WORDS) for said in (found, wanted)):
+        return False        # no solution at all is not no real solution
     if as_mathematics(reference) != reference or as_mathematics(answer) != answer:
         return None
     if len(wanted) == 1 and not is_wording(reference):
