@@ -163,7 +163,7 @@ def test_a_report_that_the_subagent_did_not_write_is_caught(made, monkeypatch):
     assert "told to have said" in failed(run)[7]
 
 
-@pytest.mark.fault(stage=10, injection="only the last context of an attempt is given its advantage, earlier ones nothing")
+@pytest.mark.fault(stage=10, injection="the contexts before the last of an attempt are given another advantage")
 def test_an_advantage_that_stops_at_a_compaction_is_caught(made, monkeypatch):
     real = step.pack
 
@@ -172,7 +172,7 @@ def test_an_advantage_that_stops_at_a_compaction_is_caught(made, monkeypatch):
         advantage_T, at = made.advantage_T.clone(), 0
         for member in made.members:
             before = member.trace.learnt_count - member.trace.action_count
-            advantage_T[at:at + before] = 0.0
+            advantage_T[at:at + before] -= 1.0
             at += member.trace.learnt_count
         return dataclasses.replace(made, advantage_T=advantage_T)
     with monkeypatch.context() as patch:

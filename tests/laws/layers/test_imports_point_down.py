@@ -31,7 +31,7 @@ ALLOWED = {  # the table of the architecture
     "audit": {"records", "ledger", "objectives", "models", "tasks", "environments", "rewards", "rollouts", "experience",
               "training", "evaluation"},        # rollouts: a deep audit samples attempts again
     "recipes": {"records", "evidence"},
-    "report": {"records", "evidence", "ledger"},
+    "report": {"records", "evidence", "ledger", "rewards"},       # rewards: the calibration that is drawn
     "__main__": {"cli"},
     "cli": LOWER | {"audit", "cli_abilities", "cli_audit",
                     "cli_checklist", "cli_claims", "cli_curate", "cli_preflight", "cli_env", "cli_eval",
@@ -48,7 +48,7 @@ ALLOWED = {  # the table of the architecture
     "cli_plan": {"records", "recipes", "orchestration", "cli_progress"},
     "cli_recipes": {"records", "evidence", "recipes", "cli_card", "cli_output"},
     "cli_audit": {"records", "ledger", "audit", "cli_output"},
-    "cli_rewards": {"records", "ledger", "rewards", "orchestration", "cli_output"},
+    "cli_rewards": {"records", "ledger", "rewards", "orchestration", "report", "cli_output"},
     "cli_preflight": {"records", "recipes", "orchestration", "cli_progress"},
     "cli_curate": {"records", "orchestration"},
     "cli_env": {"models", "records", "environments", "orchestration"},
