@@ -1,6 +1,7 @@
 """The processor's own kernels compute what torch's operations do, alone and inside the model; nothing needs them."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -9,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from policies import ARCHITECTURES, completions, engine_of, prompts, request, tiny_policy
 
+from rollbook.models import attention, working_copy
 from rollbook.models.cache import Cache
 from rollbook.models.layout import Tree, pack
 from rollbook.models.logprobs import action_logprobs
 from rollbook.models.native import ops
-from rollbook.models.native.build import built
+from rollbook.models.native.attention import LONGEST
+from rollbook.models.native.build import HERE, SOURCES, built
 from rollbook.models.runtime import named
 from rollbook.models.working_copy import WorkingCopy
 
@@ -231,3 +234,12 @@ def test_trees_of_every_shape_are_attended_as_by_torchs_operations(native, both,
     (ours, slope), (theirs, expected) = both(hidden)
     close(ours, theirs, steps=6)
     assert (slope - expected).norm() <= 0.05 * expected.norm()
+
+
+def test_sizes_that_both_languages_name_are_the_same():
+    text = "".join((HERE / name).read_text() for name in SOURCES)
+    here = {"int LANES": attention.LANES, "int64_t ROWS": ops.ROWS, "int64_t BLOCK": ops.BLOCK}
+    assert {name: int(re.search(rf"constexpr {name} = (\d+);", text)[1]) for name in here} == here
+    assert f"float e[{LONGEST}]" in text and f"float sums[{attention.WIDEST}]" in text
+    assert attention.LANES == working_copy.LANES
+    assert all(f"case {size}:" in text for size in ops.HEADS)
